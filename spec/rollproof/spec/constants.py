@@ -1,0 +1,75 @@
+"""Names and numbers that the contract fixes, so that no rule spells one out twice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEMA_VERSION: Final = 2
+DIGEST_VERSION: Final = 2
+EXTRAS_DIGEST_VERSION: Final = 1
+
+INT63_LIMIT: Final = 2**63
+"""Rows are int64: every integer of the contract is below this (decision D1)."""
+
+UINT64_LIMIT: Final = 2**64
+"""Token ids hash as unsigned 64-bit integers, so ids up to here have a digest even if no row can hold them."""
+
+MAX_EXTRAS_DEPTH: Final = 64
+"""Deepest extras value that has a digest (decision D3). A scalar has depth 0."""
+
+DIGEST_BYTES: Final = 32
+
+MODE_TEXT: Final = "text"
+"""Capture mode of a root call: its prompt was text."""
+MODE_TOKEN_IN: Final = "token_in"
+"""Capture mode of a child call: its prompt began with the parent's exact token ids."""
+CAPTURE_MODES: Final = (MODE_TEXT, MODE_TOKEN_IN)
+"""Index = the value of the staged column ``capture_mode`` (section 9)."""
+
+TERMINAL_SELECTIONS: Final = ("declared", "response_id", "content", "heuristic")
+
+ROUTED_EXPERTS: Final = "routed_experts"
+ROUTE_BOUNDARY_SIDECAR: Final = "routed_experts_boundary_index"
+ROUTE_ENCODING_NONE: Final = 0
+ROUTE_ENCODING_ENVELOPE: Final = 1
+ROUTE_ENCODING_LIST: Final = 2
+ROUTE_SENTINEL: Final = -1
+"""The expert id that means "no route was captured": replay uses the model's own router for that token."""
+
+MEDIA_SPANS: Final = "media_spans"
+MEDIA_TENSOR_SHA256: Final = "media_tensor_sha256"
+
+# ── staged columns (section 9), in the order of the contract's table ────────────────────────────────────────────────
+
+TOKEN_COLUMNS: Final = {
+    "token_ids_delta": "int64",
+    "token_mask_delta": "float32",
+    "generation_logprobs_delta": "float32",
+}
+SCALAR_COLUMNS: Final = (
+    "schema_version",
+    "digest_version",
+    "extras_digest_version",
+    "capture_mode",
+    "prev_len",
+    "delta_len",
+    "cum_len",
+    "weight_version",
+    "routed_experts_encoding",
+    "routed_len",
+)
+TEXT_COLUMNS: Final = ("rollout_id_utf8", "model_call_id_utf8", "parent_call_id_utf8", "extras_metadata_json")
+FLAG_COLUMNS: Final = ("parent_call_id_present", "chain_hash_present", "cumulative_hash_present")
+DIGEST_COLUMNS: Final = ("digest_bytes", "extras_digest_bytes", "chain_hash_bytes", "cumulative_hash_bytes")
+BASE_COLUMNS: Final = (*TOKEN_COLUMNS, *SCALAR_COLUMNS, *TEXT_COLUMNS, *FLAG_COLUMNS, *DIGEST_COLUMNS)
+MEDIA_FLAG_COLUMNS: Final = ("media_present", "media_has_frames", "media_metadata_digest")
+"""Read together with the base columns where the staging partition carries media."""
+MEDIA_TENSOR_COLUMNS: Final = ("media_imgs", "media_imgs_sizes", "media_num_frames")
+"""Read only for calls of a verified chain that carry media."""
+
+# ── published rows (section 8) ──────────────────────────────────────────────────────────────────────────────────────
+
+TASK_NAME: Final = "train"
+ROUTE_PLAN_TAG: Final = "route_assembly_plan"
+TOKEN_ROW_COLUMNS: Final = ("input_ids", "generation_logprobs", "token_mask", ROUTED_EXPERTS)
+"""Published columns with one value per token; they may be jagged or right-padded."""

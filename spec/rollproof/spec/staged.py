@@ -1,0 +1,243 @@
+"""Reading one staged row off its wire columns (sections 9 and 5), and writing one.
+
+The row is untrusted: a column may be missing, have another dtype or size, break a rule of sections 1 or 3, or
+contradict another column. All of these are ``invalid_staging_row`` (decision D17). The digest is checked later, in
+section 4, so that tampering is not mistaken for a type error. Extras, routes and pixels are not decoded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from attrs import frozen
+
+from rollproof.spec.constants import (
+    BASE_COLUMNS,
+    CAPTURE_MODES,
+    DIGEST_BYTES,
+    MEDIA_FLAG_COLUMNS,
+    ROUTE_ENCODING_ENVELOPE,
+    ROUTE_ENCODING_LIST,
+    ROUTE_ENCODING_NONE,
+    ROUTED_EXPERTS,
+    SCALAR_COLUMNS,
+    TOKEN_COLUMNS,
+)
+from rollproof.spec.records import StagedCall
+from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import check_call, expect, owned_key
+
+Row: TypeAlias = Mapping[str, Tensor]
+"""One staged row: column name to a tensor of batch size 1, as section 9 lays it out."""
+
+ABSENT_PARENT = b"\x00"
+"""What ``parent_call_id_utf8`` holds for a root: storage cannot keep an empty row."""
+
+
+@frozen
+class StagedRow:
+    """A decoded staged row: the call, and what its columns say about extras, routes and media."""
+
+    call: StagedCall
+    extras_metadata_json: bytes
+    routed_experts_encoding: int
+    routed_len: int
+    media_present: bool = False
+    media_has_frames: bool = False
+    routed_experts: Tensor | None = None
+    """The staged route column, unchecked, where the read asked for it and the row has it."""
+
+    @property
+    def key(self) -> str:
+        """The staging key that this row's own identity gives."""
+        return owned_key(self.call.rollout_id, self.call.model_call_id)
+
+
+def decode_row(row: Row, *, media: bool = False, vocab_size: int | None = None) -> StagedRow:
+    """A staged row from its base columns, and from its media flags where the partition carries ``media``.
+
+    Raises ``Rejected(INVALID_STAGING_ROW)``, and nothing else.
+    """
+    try:
+        scalars = {name: scalar(row, name) for name in SCALAR_COLUMNS}
+        expect(scalars["capture_mode"] in (0, 1), "capture_mode", scalars["capture_mode"], "0 or 1")
+        call = StagedCall(
+            rollout_id=utf8(row, "rollout_id_utf8"),
+            model_call_id=utf8(row, "model_call_id_utf8"),
+            parent_call_id=optional_parent(row),
+            mode=CAPTURE_MODES[scalars["capture_mode"]],
+            prev_len=scalars["prev_len"],
+            delta_len=scalars["delta_len"],
+            cum_len=scalars["cum_len"],
+            weight_version=scalars["weight_version"],
+            token_ids_delta=vector(row, "token_ids_delta"),
+            token_mask_delta=vector(row, "token_mask_delta"),
+            generation_log_probs_delta=vector(row, "generation_logprobs_delta"),
+            digest=digest(row, "digest"),
+            extras_digest=digest(row, "extras_digest"),
+            chain_hash=present_digest(row, "chain_hash"),
+            cumulative_hash=present_digest(row, "cumulative_hash"),
+            schema_version=scalars["schema_version"],
+            digest_version=scalars["digest_version"],
+            extras_digest_version=scalars["extras_digest_version"],
+        )
+        check_call(call)
+        if vocab_size is not None:
+            largest = max(call.token_ids_delta)
+            expect(largest < vocab_size, "token_ids_delta", largest, f"ids below the vocabulary size {vocab_size}")
+        encoding, routed_len = scalars["routed_experts_encoding"], scalars["routed_len"]
+        known = (ROUTE_ENCODING_NONE, ROUTE_ENCODING_ENVELOPE, ROUTE_ENCODING_LIST)
+        expect(encoding in known, "routed_experts_encoding", encoding, "0, 1 or 2")
+        expect(routed_len >= 0, "routed_len", routed_len, "a length")
+        expect((encoding == ROUTE_ENCODING_NONE) == (routed_len == 0), "routed_len", routed_len, "0 iff no encoding")
+        metadata = raw_bytes(row, "extras_metadata_json")
+        present, has_frames = media_flags(row, metadata) if media else (False, False)
+    except ValueError as error:
+        raise Rejected(Code.INVALID_STAGING_ROW, str(error)) from None
+    return StagedRow(call, metadata, encoding, routed_len, present, has_frames, row.get(ROUTED_EXPERTS))
+
+
+# ── one column at a time; each raises ``ValueError`` ────────────────────────────────────────────────────────────────
+
+
+def column(row: Row, name: str, dtype: str) -> Tensor:
+    """A column that must be there with this dtype."""
+    if name not in row:
+        raise ValueError(f"{name}: the column is missing")
+    expect(row[name].dtype == dtype, name, row[name].dtype, dtype)
+    return row[name]
+
+
+def scalar(row: Row, name: str) -> int:
+    """An int64 column of one element; some backends add a dimension to it."""
+    found = column(row, name, "int64")
+    expect(found.shape in ((1,), (1, 1)), name, found.shape, "one element")
+    return int(found.values()[0])
+
+
+def flag(row: Row, name: str) -> bool:
+    """A bool column of one element."""
+    found = column(row, name, "bool")
+    expect(found.shape in ((1,), (1, 1)), name, found.shape, "one element")
+    return bool(found.values()[0])
+
+
+def vector(row: Row, name: str) -> tuple[Any, ...]:
+    """A token column, ``[1, delta_len]``."""
+    found = column(row, name, TOKEN_COLUMNS[name])
+    expect(len(found.shape) == 2 and found.shape[0] == 1, name, found.shape, "[1, delta_len]")
+    return found.values()
+
+
+def raw_bytes(row: Row, name: str) -> bytes:
+    """A uint8 column, ``[1, n]`` with n > 0."""
+    found = column(row, name, "uint8")
+    expect(len(found.shape) == 2 and found.shape[0] == 1 and found.shape[1] > 0, name, found.shape, "[1, bytes]")
+    return found.data
+
+
+def utf8(row: Row, name: str) -> str:
+    """A uint8 column that holds text."""
+    try:
+        return raw_bytes(row, name).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 ({error.reason})") from None
+
+
+def optional_parent(row: Row) -> str | None:
+    """The parent call id, which is one zero byte exactly where the flag says that there is none."""
+    if flag(row, "parent_call_id_present"):
+        return utf8(row, "parent_call_id_utf8")
+    found = raw_bytes(row, "parent_call_id_utf8")
+    expect(found == ABSENT_PARENT, "parent_call_id_utf8", found, "one zero byte for an absent parent")
+    return None
+
+
+def digest(row: Row, name: str) -> str:
+    """A uint8 column of 32 bytes, in hex."""
+    found = raw_bytes(row, f"{name}_bytes")
+    expect(len(found) == DIGEST_BYTES, f"{name}_bytes", found, "32 bytes")
+    return found.hex()
+
+
+def present_digest(row: Row, name: str) -> str:
+    """A digest column whose flag must say that it is there."""
+    expect(flag(row, f"{name}_present"), f"{name}_present", False, "true")
+    return digest(row, name)
+
+
+def media_flags(row: Row, metadata: bytes) -> tuple[bool, bool]:
+    """Whether the row carries media, and whether frames; checks that the metadata is the one that was staged."""
+    present, has_frames = flag(row, "media_present"), flag(row, "media_has_frames")
+    expect(present or not has_frames, "media_has_frames", has_frames, "false for a row without media")
+    recorded = raw_bytes(row, "media_metadata_digest")
+    expect(recorded == hashlib.sha256(metadata).digest(), "media_metadata_digest", recorded, "that of the metadata")
+    return present, has_frames
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def metadata_json(extras: Mapping[str, Any] | None) -> bytes:
+    """The staged form of a call's extras: compact JSON without the routes, keys sorted, UTF-8 unescaped."""
+    rest = None if extras is None else {name: value for name, value in extras.items() if name != ROUTED_EXPERTS}
+    return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def encode_row(
+    call: StagedCall,
+    extras: Mapping[str, Any] | None = None,
+    *,
+    routed_experts_encoding: int = ROUTE_ENCODING_NONE,
+    routes: Tensor | None = None,
+    media: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """The wire columns of one staged call.
+
+    ``routes`` is the column ``routed_experts`` as staged, ``[1, delta_len, L, K]``; ``media`` holds the media columns
+    of a media partition other than ``media_metadata_digest``, which is computed.
+    """
+    metadata = metadata_json(extras)
+
+    def text_column(value: bytes) -> Tensor:
+        return Tensor("uint8", (1, len(value)), value)
+
+    row = {
+        "token_ids_delta": Tensor.of("int64", call.token_ids_delta, (1, len(call.token_ids_delta))),
+        "token_mask_delta": Tensor.of("float32", call.token_mask_delta, (1, len(call.token_mask_delta))),
+        "generation_logprobs_delta": Tensor.of(
+            "float32", call.generation_log_probs_delta, (1, len(call.generation_log_probs_delta))
+        ),
+        "rollout_id_utf8": text_column(call.rollout_id.encode()),
+        "model_call_id_utf8": text_column(call.model_call_id.encode()),
+        "parent_call_id_utf8": text_column((call.parent_call_id or "\x00").encode()),
+        "extras_metadata_json": text_column(metadata),
+        "parent_call_id_present": Tensor.of("bool", [call.parent_call_id is not None]),
+        "chain_hash_present": Tensor.of("bool", [True]),
+        "cumulative_hash_present": Tensor.of("bool", [True]),
+        "digest_bytes": text_column(bytes.fromhex(call.digest)),
+        "extras_digest_bytes": text_column(bytes.fromhex(call.extras_digest)),
+        "chain_hash_bytes": text_column(bytes.fromhex(call.chain_hash)),
+        "cumulative_hash_bytes": text_column(bytes.fromhex(call.cumulative_hash)),
+        "capture_mode": Tensor.of("int64", [CAPTURE_MODES.index(call.mode)]),
+        "routed_experts_encoding": Tensor.of("int64", [routed_experts_encoding]),
+        "routed_len": Tensor.of("int64", [0 if routes is None else routes.shape[1]]),
+    }
+    for name in SCALAR_COLUMNS:
+        if name not in row:
+            row[name] = Tensor.of("int64", [getattr(call, name)])
+    if routes is not None:
+        row[ROUTED_EXPERTS] = routes
+    if media is not None:
+        row.update(media)
+        row["media_metadata_digest"] = text_column(hashlib.sha256(metadata).digest())
+    return row
+
+
+def base_columns(*, media: bool) -> tuple[str, ...]:
+    """The columns that one base read asks for."""
+    return (*BASE_COLUMNS, *MEDIA_FLAG_COLUMNS) if media else BASE_COLUMNS
