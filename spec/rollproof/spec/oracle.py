@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from attrs import evolve
+
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
 from rollproof.spec.group import finalize_group
 from rollproof.spec.lineage import linearize
 from rollproof.spec.outcomes import Failure, GroupOutcome
-from rollproof.spec.plane import Outage, Staging
+from rollproof.spec.plane import Outage
 from rollproof.spec.receipt import parse_receipt
 from rollproof.spec.rejections import Rejected
 from rollproof.spec.requests import (
@@ -57,7 +59,7 @@ def _finalize_groups(request: FinalizeGroups) -> tuple[GroupOutcome, ...]:
     staging, dims = request.staging, None
     outcomes: list[GroupOutcome] = []
     for step in request.steps:
-        staging = Staging(staging.rows, step.faults)
+        staging = evolve(staging, faults=step.faults)
         outcome = finalize_group(request.config, step.request, staging, dims)
         outcomes.append(outcome)
         dims = outcome.dims

@@ -7,6 +7,7 @@ effects, so that "one read", "publish before clear" and "clear only what you own
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from attrs import field, frozen
@@ -66,12 +67,24 @@ class Faults:
     clear: bool = False
 
 
+class OnMiss(StrEnum):
+    """How a data plane says that it does not hold a row. The contract's answer is the same for all."""
+
+    FEWER = "fewer"
+    """A partial miss: the rows that are there, without an error. A total miss: a ValueError."""
+    EMPTY = "empty"
+    """The rows that are there, be it none."""
+    KEY_ERROR = "key_error"
+    """A KeyError for any miss."""
+
+
 @frozen
 class Staging:
-    """What a staging partition holds, and how the data plane over it fails."""
+    """What a staging partition holds, how the data plane over it says "not there", and how it fails."""
 
     rows: Mapping[str, Row] = field(factory=dict)
     faults: Faults = Faults()
+    on_miss: OnMiss = OnMiss.FEWER
 
     def get(self, keys: Sequence[str], done: Sequence[Effect]) -> list[Row]:
         """The rows of ``keys``, in that order; ``done`` are the effects so far, this read not included.
@@ -90,4 +103,5 @@ class Staging:
         cleared = {key for effect in effects if isinstance(effect, Clear) for key in effect.keys}
         if self.faults.clear:
             cleared = set()
-        return Staging({key: row for key, row in self.rows.items() if key not in cleared})
+        rows = {key: row for key, row in self.rows.items() if key not in cleared}
+        return Staging(rows, on_miss=self.on_miss)

@@ -1,0 +1,1 @@
+"""Hypothesis properties that hold an implementation of the rollout contract against its spec."""
