@@ -1,0 +1,1 @@
+"""The invariants, one module per area; ``rollproof.spec.invariants`` is their catalogue."""
