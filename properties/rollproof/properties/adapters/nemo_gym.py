@@ -1,0 +1,174 @@
+"""NVIDIA's nemo-gym as an implementation: the reference for digests, receipts, terminal selection and lineage.
+
+None of us wrote it, so an agreement between it and the spec says more than any two derivations of ours. It is asked
+through the public functions of ``nemo_gym.token_id_capture.staging``. Receipts are parsed by its own pydantic models;
+requests of the lineage area, which may hold anything, go in through ``model_construct``, because a model that
+validates first would hide the codes that the verifier itself must report.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
+
+from attrs import asdict, fields
+
+from rollproof.properties.adapters.nemo_gym_deviations import DEVIATIONS
+from rollproof.properties.protocol import Adapter, Refusal
+from rollproof.spec.records import (
+    CallRecord,
+    ExtrasCommitment,
+    LinearizedRow,
+    LinkSpan,
+    Receipt,
+    StagedCall,
+    TerminalSelection,
+    WeightVersionSpan,
+)
+from rollproof.spec.requests import Area
+
+INSTALL_HINT: Final = "nemo-gym is not installed: run `make peers` (or install the extra `peers`)"
+REFUSALS: Final = (TypeError, ValueError, OverflowError)
+"""What the public digest functions raise for a value without a digest."""
+
+
+class NemoGym(Adapter):
+    """The public package ``nemo-gym``, areas digest, receipt, terminal and lineage.
+
+    Raises ``ImportError`` with an installation hint where the package is missing.
+    """
+
+    name = "nemo-gym"
+    areas = frozenset({Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE})
+    deviations = DEVIATIONS
+
+    def __init__(self) -> None:
+        self.staging = load_staging()
+
+    def prefix_digest(self, token_ids: tuple[int, ...]) -> str:
+        """The cumulative hash (section 2)."""
+        return self._digest(self.staging.hash_token_ids, token_ids)
+
+    def chain_digest(self, parent_chain_hash: str | None, token_ids: tuple[int, ...]) -> str:
+        """The chain hash (section 2)."""
+        return self._digest(self.staging.compute_chain_hash, parent_chain_hash, token_ids)
+
+    def extras_digest(self, extras: Any) -> str:
+        """The extras digest (section 2). A ``RecursionError`` is no refusal and escapes."""
+        return self._digest(self.staging.compute_extras_digest, extras)
+
+    def call_digest(self, call: StagedCall) -> str:
+        """The digest of a staged call (section 2)."""
+        columns = asdict(call, recurse=False)
+        del columns["digest"]
+        return self._digest(self.staging.compute_staging_digest, **columns)
+
+    def parse_receipt(self, value: Any) -> Receipt:
+        """A JSON value through the package's receipt model (section 3)."""
+        try:
+            return receipt_of(self.staging.RolloutReceipt.model_validate(value))
+        except self.staging.ValidationError as error:
+            raise Refusal(f"invalid_receipt: {error.title}: {error.error_count()} violations") from None
+
+    def select_terminal(self, records: Sequence[CallRecord]) -> TerminalSelection:
+        """The walk over parent links (section 3)."""
+        found = self.staging.select_terminal_call([self.theirs_record(record) for record in records])
+        return TerminalSelection(found.terminal_model_call_id, found.reason)
+
+    def linearize(self, receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
+        """The verified row (section 4)."""
+        try:
+            row = self.staging.verify_and_linearize(
+                self.theirs_receipt(receipt), [self.theirs_call(call) for call in calls]
+            )
+        except self.staging.ReceiptVerificationError as error:
+            raise Refusal(str(error)) from None
+        return row_of(row)
+
+    # ── the spec's records as the package's, unvalidated ────────────────────────────────────────────────────────────
+
+    def theirs_record(self, record: CallRecord) -> Any:
+        """A manifest row."""
+        return self.staging.CallRecord.model_construct(**asdict(record, recurse=False))
+
+    def theirs_receipt(self, receipt: Receipt) -> Any:
+        """A receipt with its manifest."""
+        columns = asdict(receipt, recurse=False)
+        columns["manifest"] = [self.theirs_record(record) for record in receipt.manifest]
+        return self.staging.RolloutReceipt.model_construct(**columns)
+
+    def theirs_call(self, call: StagedCall) -> Any:
+        """A staged call, its token columns as lists."""
+        columns = asdict(call, recurse=False)
+        for name in ("token_ids_delta", "token_mask_delta", "generation_log_probs_delta"):
+            columns[name] = list(columns[name])
+        return self.staging.StagedCallBaseSnapshot.model_construct(**columns)
+
+    @staticmethod
+    def _digest(function: Any, *args: Any, **kwargs: Any) -> str:
+        try:
+            return cast(str, function(*args, **kwargs))
+        except REFUSALS as error:
+            raise Refusal(f"no digest: {type(error).__name__}") from None
+
+
+class _Staging:
+    """The public names of the staging package, with pydantic's ``ValidationError`` beside them."""
+
+    def __init__(self) -> None:
+        self._package = importlib.import_module("nemo_gym.token_id_capture.staging")
+        self.ValidationError: Any = importlib.import_module("pydantic").ValidationError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._package, name)
+
+
+def load_staging() -> Any:
+    """The staging package; ``ImportError`` says how to install it."""
+    try:
+        return _Staging()
+    except ImportError as error:
+        raise ImportError(f"{INSTALL_HINT} ({error})") from error
+
+
+# ── the package's records as the spec's ─────────────────────────────────────────────────────────────────────────────
+
+
+def receipt_of(found: Any) -> Receipt:
+    """A receipt of the package."""
+    values = {field.name: getattr(found, field.name) for field in fields(Receipt)}
+    values["manifest"] = tuple(record_of(record) for record in found.manifest)
+    return Receipt(**values)
+
+
+def record_of(found: Any) -> CallRecord:
+    """A manifest row of the package."""
+    return CallRecord(**{field.name: getattr(found, field.name) for field in fields(CallRecord)})
+
+
+def call_of(found: Any) -> StagedCall:
+    """A staged record or snapshot of the package."""
+    values = {field.name: getattr(found, field.name) for field in fields(StagedCall)}
+    return StagedCall(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
+
+
+def row_of(found: Any) -> LinearizedRow:
+    """A linearized row of the package."""
+
+    def spans(kind: Any, items: Iterable[Any]) -> tuple[Any, ...]:
+        names = [field.name for field in fields(kind)]
+        return tuple(kind(*(getattr(item, name) for name in names)) for item in items)
+
+    return LinearizedRow(
+        rollout_id=found.rollout_id,
+        token_ids=tuple(found.token_ids),
+        token_mask=tuple(found.token_mask),
+        logprobs=tuple(found.logprobs),
+        prompt_len=found.prompt_len,
+        model_call_ids=tuple(found.model_call_ids),
+        weight_versions=tuple(found.weight_versions),
+        weight_version_spans=spans(WeightVersionSpan, found.weight_version_spans),
+        link_spans=tuple(LinkSpan(*span) for span in found.link_spans),
+        extras_commitments=spans(ExtrasCommitment, found.extras_commitments),
+    )
