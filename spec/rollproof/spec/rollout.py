@@ -89,7 +89,7 @@ def _accept(
             routed_experts, dims = routes.assemble_directly(config, plan, chain, dims)
     if not is_usable_reward(reward):
         raise Rejected(Code.INVALID_REWARD, f"got {type(reward).__name__}")
-    versions = [record.weight_version for record in parsed.manifest]
+    min_wv, max_wv = version_range(parsed)
     rollout = FinalizedRollout(
         rollout_id=rollout_id,
         valid=True,
@@ -100,8 +100,8 @@ def _accept(
         token_mask=row.token_mask,
         logprobs=row.logprobs,
         prompt_len=row.prompt_len,
-        min_wv=min(versions),
-        max_wv=max(versions),
+        min_wv=min_wv,
+        max_wv=max_wv,
         routed_experts=routed_experts,
         route_plan=plan,
         media=fields,
@@ -178,6 +178,12 @@ def rebuild(receipt: Receipt, staged: Sequence[StagedRow]) -> LinearizedRow:
         return linearize(receipt, [item.call for item in staged])
     except Rejected as rejected:
         raise Rejected(Code.REBUILD_FAILED, rejected.detail, subject=rejected.code.code) from None
+
+
+def version_range(receipt: Receipt) -> tuple[int, int]:
+    """The oldest and newest weight version of the whole manifest, dead branches included."""
+    versions = [record.weight_version for record in receipt.manifest]
+    return min(versions), max(versions)
 
 
 def is_usable_reward(reward: Any) -> bool:

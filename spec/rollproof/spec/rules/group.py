@@ -49,6 +49,7 @@ def each_step(check: StepCheck) -> Check:
                 return f"step {index}: {complaint}" if len(request.steps) > 1 else complaint
         return None
 
+    over_all.__doc__ = check.__doc__
     return over_all
 
 

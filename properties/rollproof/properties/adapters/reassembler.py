@@ -1,0 +1,208 @@
+"""Any class with the constructor and methods of NeMo RL's RolloutReassembler, as an implementation.
+
+The adapter runs the class over a recording data plane and translates what it returns. Deriving from it and naming the
+class is all that a drop-in needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.properties.protocol import Adapter
+from rollproof.properties.recording import RecordingPlane
+from rollproof.properties.tensors import from_torch
+from rollproof.spec.outcomes import Failure, GroupOutcome
+from rollproof.spec.plane import Effect, Get, Staging
+from rollproof.spec.records import (
+    FinalizedGroup,
+    FinalizedRollout,
+    ReassemblerConfig,
+    RouteAssemblyPlan,
+    RouteSpan,
+)
+from rollproof.spec.requests import Area, GroupStep, RolloutAnswer
+from rollproof.spec.tensor import Tensor
+
+REFERENCE_ARGUMENTS = (
+    "partition_id",
+    "staging_partition",
+    "pad_token_id",
+    "max_seq_len",
+    "router_replay_enabled",
+    "defer_routed_experts_to_policy",
+    "capture_media",
+)
+"""The constructor's keyword arguments on the reference page; ours are passed only where they are set."""
+
+
+class ReassemblerAdapter(Adapter):
+    """Areas ``rollout`` and ``group`` of a reassembler class."""
+
+    areas: ClassVar[frozenset[Area]] = frozenset({Area.ROLLOUT, Area.GROUP})
+    reassembler: ClassVar[Callable[..., Any]]
+    """The class: called with a data plane and the keyword arguments of the reference page."""
+    make_plane: Callable[[], Any] = staticmethod(MemoryDataPlane)
+    """A fresh, empty data plane for one request."""
+
+    def build(self, plane: RecordingPlane, config: ReassemblerConfig) -> Any:
+        """One reassembler over ``plane``."""
+        arguments = {name: getattr(config, name) for name in REFERENCE_ARGUMENTS}
+        for name in ("routed_dims", "num_experts", "vocab_size", "allow_repeated_experts"):
+            if getattr(config, name):
+                arguments[name] = getattr(config, name)
+        return type(self).reassembler(plane, **arguments)
+
+    def plane(self, config: ReassemblerConfig, staging: Staging) -> RecordingPlane:
+        """A recording plane that holds ``staging``."""
+        return RecordingPlane.over(self.make_plane(), staging, config.staging_partition, config.pad_token_id)
+
+    def finalize_rollout(
+        self, config: ReassemblerConfig, rollout_id: str, receipt: Any, reward: Any, staging: Staging
+    ) -> RolloutAnswer:
+        """Run the class's ``finalize_rollout``; an injected outage that propagates is the failure READ."""
+        plane = self.plane(config, staging)
+        try:
+            rollout = self.build(plane, config).finalize_rollout(rollout_id, receipt, reward=reward)
+        except Exception as error:
+            if plane.raised is None or not caused_by(error, plane.raised):
+                raise
+            return RolloutAnswer(tuple(plane.effects), None, Failure.READ)
+        return RolloutAnswer(tuple(plane.effects), spec_rollout(rollout))
+
+    def finalize_groups(
+        self, config: ReassemblerConfig, steps: Sequence[GroupStep], staging: Staging
+    ) -> tuple[GroupOutcome, ...]:
+        """Run the class's ``finalize_group`` once per step, with one instance."""
+        plane = self.plane(config, staging)
+        reassembler = self.build(plane, config)
+        outcomes = []
+        for step in steps:
+            plane.begin(step.faults)
+            outcomes.append(run_step(reassembler, plane, step))
+        return tuple(outcomes)
+
+
+def run_step(reassembler: Any, plane: RecordingPlane, step: GroupStep) -> GroupOutcome:
+    """One call of ``finalize_group``: a group, or one of the failures that the contract names."""
+    request = step.request
+    try:
+        group = reassembler.finalize_group(
+            request.group_id,
+            list(request.rollout_ids),
+            list(request.receipts),
+            list(request.rewards),
+            mask_sample=list(request.mask_sample),
+            fallback_weight_version=request.fallback_weight_version,
+            prompt_idx=request.prompt_idx,
+            loss_multiplier=request.loss_multiplier,
+            canonical_sample_ids=None if request.canonical_sample_ids is None else list(request.canonical_sample_ids),
+        )
+    except Exception as error:
+        failure = named_failure(error, plane)
+        if failure is None:
+            raise
+        return GroupOutcome(tuple(plane.effects), None, failure)
+    return GroupOutcome(tuple(plane.effects), spec_group(group))
+
+
+def named_failure(error: Exception, plane: RecordingPlane) -> Failure | None:
+    """Which failure of the contract an exception is; None for anything else."""
+    if plane.raised is not None:
+        if not caused_by(error, plane.raised):
+            return None
+        last: Effect = plane.effects[-1]
+        if isinstance(last, Get):
+            return Failure.READ
+        if plane.faults.put:
+            return Failure.PUT
+        said = str(error)
+        return Failure.CLEAR if last.partition in said and all(key in said for key in last.keys) else None
+    if isinstance(error, ValueError) and not plane.effects:
+        return Failure.CALLER
+    only_reads = all(isinstance(effect, Get) for effect in plane.effects)
+    return Failure.ROUTES_UNKNOWN if type(error) is RuntimeError and only_reads else None
+
+
+def caused_by(error: BaseException | None, cause: BaseException) -> bool:
+    """Whether ``error`` is ``cause``, or was raised from it."""
+    while error is not None:
+        if error is cause:
+            return True
+        error = error.__cause__
+    return False
+
+
+# ── from the class's records to the spec's ──────────────────────────────────────────────────────────────────────────
+
+
+def spec_rollout(rollout: Any) -> FinalizedRollout:
+    """A finalized rollout as a value of the spec."""
+    routes = rollout.routed_experts
+    return FinalizedRollout(
+        rollout_id=rollout.rollout_id,
+        valid=rollout.valid,
+        rejection_reason=rollout.rejection_reason,
+        reward=rollout.reward,
+        staging_keys=tuple(rollout.staging_keys),
+        token_ids=tuple(rollout.token_ids),
+        token_mask=tuple(rollout.token_mask),
+        logprobs=tuple(rollout.logprobs),
+        prompt_len=rollout.prompt_len,
+        min_wv=rollout.min_wv,
+        max_wv=rollout.max_wv,
+        routed_experts=from_torch(routes) if isinstance(routes, torch.Tensor) else None,
+        route_plan=spec_plan(rollout.route_plan),
+        media=spec_media(rollout.media),
+    )
+
+
+def spec_plan(plan: Any) -> RouteAssemblyPlan | None:
+    """A route plan as a value of the spec."""
+    if plan is None or isinstance(plan, RouteAssemblyPlan):
+        return plan
+    spans = tuple(
+        RouteSpan(
+            span.staging_key,
+            span.carry_len,
+            span.generation_len,
+            span.staged_route_len,
+            span.extras_digest_version,
+            span.extras_digest,
+        )
+        for span in plan.spans
+    )
+    return RouteAssemblyPlan(
+        plan.staging_partition,
+        spans,
+        tuple(plan.cleanup_staging_keys),
+        plan.expected_token_length,
+        plan.schema_version,
+    )
+
+
+def spec_media(media: Mapping[str, Any] | None) -> dict[str, Tensor] | None:
+    """One rollout's media as tensors of the spec."""
+    return None if media is None else {name: from_torch(packed.as_tensor()) for name, packed in media.items()}
+
+
+def spec_group(group: Any) -> FinalizedGroup:
+    """A finalized group as a value of the spec."""
+    meta = group.meta
+    return FinalizedGroup(
+        sample_ids=() if meta is None else tuple(meta.sample_ids),
+        fields=frozenset() if meta is None else frozenset(meta.fields),
+        sequence_lengths=() if meta is None else tuple(int(length) for length in meta.sequence_lengths),
+        tags=() if meta is None else tuple(dict(tag) for tag in meta.tags),
+        group_min_wv=group.group_min_wv,
+        group_max_wv=group.group_max_wv,
+        staging_keys=tuple(group.staging_keys),
+        canonical_output_tokens=group.canonical_output_tokens,
+        metrics=dict(group.metrics),
+        dropped=group.dropped,
+        valid_row_count=group.valid_row_count,
+        total_row_count=group.total_row_count,
+    )

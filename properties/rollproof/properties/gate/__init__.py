@@ -1,0 +1,1 @@
+"""Running the properties against an implementation: streams, progress, verdicts, reports, replay."""

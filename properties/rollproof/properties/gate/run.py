@@ -1,0 +1,195 @@
+"""Running streams of requests against an implementation and the spec, and keeping what differs.
+
+A stream runs twice at most. The first pass never stops: it counts examples, codes and disagreements. Only for a
+disagreement does a second pass with the same seed let Hypothesis shrink it, one invariant at a time, so that one
+fault does not hide another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from attrs import define, evolve, field
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
+
+from rollproof.properties.asking import ask
+from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
+from rollproof.properties.gate.profiles import Profile
+from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
+from rollproof.properties.strategies.hostile import realize_request
+from rollproof.properties.strategies.requests import Stream, request_streams
+from rollproof.spec.invariant import Invariant
+from rollproof.spec.invariants import of_area
+from rollproof.spec.oracle import answer
+from rollproof.spec.requests import Area, Request
+
+SHRINK_SECONDS: Final = 5.0
+"""How long one finding may be shrunk; the smallest so far is kept."""
+
+Progress = Callable[[str, int], None]
+"""Called with a stream's name and the number of examples just done."""
+
+
+def streams_for(areas: Iterable[Area]) -> list[Stream]:
+    """The streams of some areas, in the areas' order."""
+    return [stream for area in Area if area in set(areas) for stream in request_streams(area)]
+
+
+@define
+class Check:
+    """One check of one implementation. ``run`` fills the report."""
+
+    implementation: Any
+    areas: tuple[Area, ...]
+    profile: Profile
+    seed: int
+    max_examples: int | None = None
+    progress: Progress = lambda _name, _count: None
+    report: Report = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        deviations = [item for item in self.implementation.deviations if item.area in self.areas]
+        self.report = Report(
+            implementation=self.implementation.name,
+            areas=self.areas,
+            profile=self.profile.name,
+            seed=self.seed,
+            declared={item.id: item.sentence for item in deviations},
+            invariants={item.id: InvariantTally() for area in self.areas for item in of_area(area)},
+            codes={(area, code): CodeTally() for area in self.areas for code in reachable(area)},
+        )
+
+    @property
+    def planned(self) -> int:
+        """How many examples a run asks for."""
+        return sum(self._examples(stream) for stream in streams_for(self.areas))
+
+    def _examples(self, stream: Stream) -> int:
+        return self.profile.examples(stream.weight, drives_code=bool(stream.codes), limit=self.max_examples)
+
+    def run(self) -> Report:
+        """Run every stream of the areas."""
+        started = time.monotonic()
+        for stream in streams_for(self.areas):
+            self._run_stream(stream)
+        self.report.seconds = time.monotonic() - started
+        return self.report
+
+    def _run_stream(self, stream: Stream) -> None:
+        invariants = [item for item in of_area(stream.area) if item.id in self.report.invariants]
+        codes = {code for area, code in self.report.codes if area is stream.area}
+        fresh: list[Finding] = []
+        done = 0
+
+        def count(request: Request) -> None:
+            nonlocal done
+            done += 1
+            expected, actual = both_answers(self.implementation, request)
+            self._count_code(stream.area, expected, actual, codes)
+            for item in invariants:
+                if not item.covers(request):
+                    continue
+                tally = self.report.invariants[item.id]
+                tally.examples += 1
+                finding = self._finding(item, request, expected, actual, stream.name, done)
+                if finding is None:
+                    continue
+                if finding.deviation is not None:
+                    counts = self.report.deviation_counts
+                    counts[finding.deviation] = counts.get(finding.deviation, 0) + 1
+                    if finding.deviation not in self.report.deviations:
+                        self.report.deviations[finding.deviation] = finding
+                        fresh.append(finding)
+                elif tally.finding is None:
+                    tally.finding = finding
+                    fresh.append(finding)
+            self.report.requests += 1
+            self.progress(stream.name, 1)
+
+        examples = self._examples(stream)
+        exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
+        self.progress(stream.name, max(0, examples - done))
+        for finding in fresh:
+            smallest = self._shrink(stream, finding, examples)
+            if finding.deviation is None:
+                self.report.invariants[finding.invariant.id].finding = smallest
+            else:
+                self.report.deviations[finding.deviation] = smallest
+
+    def _count_code(self, area: Area, expected: Any, actual: Any, codes: set[str]) -> None:
+        code = driven_code(area, expected, codes)
+        if code is not None:
+            tally = self.report.codes[area, code]
+            tally.driven += 1
+            tally.right += answered_rightly(expected, actual)
+
+    def _finding(
+        self, item: Invariant, request: Request, expected: Any, actual: Any, stream: str, after: int
+    ) -> Finding | None:
+        complaint = item.check(request, expected, actual)
+        if complaint is None:
+            return None
+        known = next(
+            (known.id for known in self.implementation.deviations if known.applies(request, expected, actual)), None
+        )
+        return Finding(item, request, expected, actual, complaint, stream, after, known)
+
+    def _shrink(self, stream: Stream, first: Finding, examples: int) -> Finding:
+        best = first
+        deadline = time.monotonic() + SHRINK_SECONDS
+
+        def violates(request: Request) -> None:
+            nonlocal best
+            if time.monotonic() > deadline:
+                raise _OutOfTime
+            expected, actual = both_answers(self.implementation, request)
+            found = self._finding(first.invariant, request, expected, actual, stream.name, first.after)
+            if found is not None and found.deviation == first.deviation:
+                best = found
+                raise _Violated
+
+        try:
+            exercise(stream.strategy, violates, examples, self.seed, (Phase.generate, Phase.shrink))
+        except (_Violated, _OutOfTime, Flaky):
+            pass
+        return evolve(best, smallest=True)
+
+
+class _Violated(Exception):
+    """The request violates the invariant that is being shrunk."""
+
+
+class _OutOfTime(BaseException):
+    """Shrinking has taken long enough; Hypothesis lets this through."""
+
+
+def both_answers(implementation: Any, request: Request) -> tuple[Any, Any]:
+    """The contract's answer and the implementation's, each to its own copy of the request."""
+    return answer(realize_request(request)), ask(implementation, realize_request(request))
+
+
+def exercise(
+    strategy: SearchStrategy[Any], body: Callable[[Any], None], examples: int, number: int, phases: Sequence[Phase]
+) -> None:
+    """Run ``body`` on examples of ``strategy``, the same ones for the same seed."""
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        phases=phases,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        report_multiple_bugs=False,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def body_on(request: Any) -> None:
+        body(request)
+
+    body_on()

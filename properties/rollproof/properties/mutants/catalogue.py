@@ -1,0 +1,10 @@
+"""All mutants, chapter by chapter."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rollproof.properties.mutants import group, rollout
+from rollproof.properties.mutants.mutant import Mutant
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*rollout.MUTANTS, *group.MUTANTS)

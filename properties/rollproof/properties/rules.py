@@ -1,0 +1,72 @@
+"""The catalogue as text: ``rollproof rules`` and docs/rules.md are both made here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rollproof.spec.invariant import Invariant
+from rollproof.spec.invariants import BY_ID, CATALOGUE
+from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.requests import Area
+
+INTRODUCTION = """\
+# Rules
+
+Generated from the code by `make docs`: what must hold, and every way in which the contract refuses something.
+Sections are those of the rollout-reassembly contract, version 1.
+
+"""
+
+
+def render_rules() -> str:
+    """The whole catalogue as Markdown."""
+    parts = [INTRODUCTION, "## Invariants\n"]
+    for area in Area:
+        items = [item for item in CATALOGUE if item.area is area]
+        if items:
+            rows = ((item.id, item.sentence, item.section) for item in items)
+            parts.append(f"\n### {area.value}\n\n" + table(("id", "must hold", "section"), rows))
+    parts.append("\n## Rejection codes\n\nA shadowed code is never the answer, because another rule fires first.\n")
+    for stage in Stage:
+        codes = [code for code in Code if code.stage is stage]
+        if codes:
+            rows = ((f"`{code.code}`", code.value.sentence, code.value.section, reach(code)) for code in codes)
+            parts.append(f"\n### {stage.value}\n\n" + table(("code", "meaning", "section", "reached"), rows))
+    return "".join(parts)
+
+
+def reach(code: Code) -> str:
+    """Whether a code can be the answer, in words."""
+    entry = code.value
+    if entry.shadowed_by is not None:
+        return f"never: shadowed by {entry.shadowed_by}"
+    if entry.hidden_in_rollout_by is not None:
+        return f"in a direct call; in a rollout {entry.hidden_in_rollout_by} comes first"
+    return "yes"
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def render_rule(name: str) -> str | None:
+    """One invariant by id, or every code of that name; None where there is neither."""
+    if name.upper() in BY_ID:
+        return render_invariant(BY_ID[name.upper()])
+    codes = [code for code in Code if code.code == name]
+    return "".join(map(render_code, codes)) or None
+
+
+def render_invariant(item: Invariant) -> str:
+    """An invariant with the reason behind it."""
+    reason = (item.check.__doc__ or "").strip()
+    asked = ", ".join(kind.__name__ for kind in item.requests)
+    return f"{item.id} ({item.area.value}, section {item.section})\n  {item.sentence}\n  {reason}\n  asked: {asked}\n"
+
+
+def render_code(code: Code) -> str:
+    """A rejection code with its stage and reachability."""
+    entry = code.value
+    return f"{entry.code} ({entry.stage.value}, section {entry.section})\n  {entry.sentence}\n  reached: {reach(code)}\n"
