@@ -41,7 +41,7 @@ class Rejection:
     shadowed_by: str | None = None
     """The earlier rule that always fires first, or None where the code can be reached."""
     hidden_in_rollout_by: str | None = None
-    """For a rebuild code that only a direct call reaches: what fires first inside ``finalize_rollout``."""
+    """For a code that only a direct call reaches: what fires first inside ``finalize_rollout``."""
 
 
 _RECEIPT: Final = "invalid_receipt"
@@ -203,6 +203,97 @@ class Code(Enum):
         "cumulative_hash_mismatch", Stage.REBUILD, "4", "The terminal call's prefix hash does not cover the row."
     )
 
+    # ── routes (section 6) ──────────────────────────────────────────────────────────────────────────────────────────
+    ROUTED_LEN_MISMATCH = Rejection(
+        "routed_len_mismatch", Stage.ROUTES, "6", "A call staged routes for another number of tokens than it has."
+    )
+    UNSUPPORTED_ROUTE_BOUNDARY = Rejection(
+        "unsupported_route_boundary", Stage.ROUTES, "6", "A call's extras announce a route boundary sidecar."
+    )
+    DUPLICATE_ROUTE_SPAN = Rejection(
+        "duplicate_route_span", Stage.ROUTES, "6", "Two link spans are the same call's.", "rebuild_failed:lineage_cycle"
+    )
+    ROUTE_SPAN_IDENTITY = Rejection(
+        "route_span_identity",
+        Stage.ROUTES,
+        "6",
+        "A link span has no staged row or no commitment.",
+        "missing_staging_row or call_id_mismatch",
+    )
+    ROUTE_GENERATION_SPAN_MISMATCH = Rejection(
+        "route_generation_span_mismatch",
+        Stage.ROUTES,
+        "6",
+        "A link span generates more tokens than its call has.",
+        "rebuild_failed:empty_generation",
+    )
+    ROUTE_CARRY_SPAN_MISMATCH = Rejection(
+        "route_carry_span_mismatch",
+        Stage.ROUTES,
+        "6",
+        "A link span's carry is not the rest of its call.",
+        "rebuild_failed:invalid_mask_order",
+    )
+    ROUTE_SPAN_LENGTH_MISMATCH = Rejection(
+        "route_span_length_mismatch", Stage.ROUTES, "6", "The link spans do not add up to the row.", _STAGED
+    )
+    INVALID_ROUTE_PLAN = Rejection(
+        "invalid_route_plan",
+        Stage.ROUTES,
+        "6",
+        "A route plan breaks a rule of its own, or has another schema version.",
+        None,
+        "staging_key_mismatch",
+    )
+    ROUTE_ASSEMBLY = Rejection(
+        "route_assembly", Stage.ROUTES, "6", "The row's routes cannot be assembled; the subject says why."
+    )
+    CANONICAL_LENGTH_MISMATCH = Rejection(
+        "canonical_length_mismatch",
+        Stage.ASSEMBLY,
+        "6",
+        "The plan was made for a row of another length.",
+        None,
+        "the plan is made from the row itself",
+    )
+    MISSING_FRAGMENT = Rejection(
+        "missing_fragment", Stage.ASSEMBLY, "6", "The plan needs a fragment that is not staged."
+    )
+    FRAGMENT_INTEGRITY = Rejection(
+        "fragment_integrity",
+        Stage.ASSEMBLY,
+        "6",
+        "The extras rebuilt around the fragment do not digest to the call's commitment.",
+    )
+    FRAGMENT_RANK = Rejection(
+        "fragment_rank", Stage.ASSEMBLY, "6", "The fragment is not tokens x layers x experts."
+    )
+    FRAGMENT_LENGTH = Rejection(
+        "fragment_length", Stage.ASSEMBLY, "6", "The fragment has another number of tokens than the plan says."
+    )
+    FRAGMENT_MODEL_SHAPE = Rejection(
+        "fragment_model_shape", Stage.ASSEMBLY, "6", "The fragment's (L, K) is not the model's (D10)."
+    )
+    FRAGMENT_VALUE_RANGE = Rejection(
+        "fragment_value_range", Stage.ASSEMBLY, "6", "An expert id is below -1, above 32767, or no expert's (D8)."
+    )
+    FRAGMENT_PARTIAL_SENTINEL = Rejection(
+        "fragment_partial_sentinel", Stage.ASSEMBLY, "6", "A token-layer vector is sentinel in some slots only (D7)."
+    )
+    FRAGMENT_DUPLICATE_EXPERT = Rejection(
+        "fragment_duplicate_expert", Stage.ASSEMBLY, "6", "A token-layer vector names one expert twice (D20)."
+    )
+    ASSEMBLED_LENGTH_MISMATCH = Rejection(
+        "assembled_length_mismatch",
+        Stage.ASSEMBLY,
+        "6",
+        "The assembled spans do not add up to the row.",
+        "invalid_route_plan",
+    )
+    INVALID_ROUTE_ENVELOPE = Rejection(
+        "invalid_route_envelope", Stage.CODEC, "6", "The payload is not the one encoding of a route tensor (D9)."
+    )
+
     @property
     def code(self) -> str:
         """The word that stands in a rejection reason."""
@@ -232,7 +323,7 @@ class Rejected(Exception):
     @property
     def normative(self) -> str:
         """The part of the reason that every implementation must agree on."""
-        if self.code in (Code.REBUILD_FAILED, Code.ROLLOUT_FAILED) and self.subject:
+        if self.code in (Code.REBUILD_FAILED, Code.ROLLOUT_FAILED, Code.ROUTE_ASSEMBLY) and self.subject:
             return f"{self.code.code}:{self.subject}"
         return self.code.code
 
