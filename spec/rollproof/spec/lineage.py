@@ -148,10 +148,10 @@ def calls_that_reach_a_cycle(records: Mapping[str, CallRecord]) -> set[str]:
     for start in records:
         walk: dict[str, None] = {}
         current: str | None = start
-        while current in records and current not in ends and current not in walk:
+        while current is not None and current in records and current not in ends and current not in walk:
             walk[current] = None
             current = records[current].parent_call_id
-        leads_out = ends[current] if current in ends else current not in walk
+        leads_out = ends[current] if current is not None and current in ends else current not in walk
         ends.update(dict.fromkeys(walk, leads_out))
     return {call_id for call_id, leads_out in ends.items() if not leads_out}
 
