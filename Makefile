@@ -4,18 +4,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEER := nemo-gym==0.7.0
 
-.PHONY: help setup gate test lint types tests bench docs clean
+.PHONY: help setup peers gate test lint types tests bench docs clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: .venv/.ready ## make .venv with everything that is needed
+setup: .venv/.ready .venv/.peers ## make .venv with everything that is needed
 
 .venv/.ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
-# The peer asks for a newer Python than its staging modules need, and for a server's worth of packages that they do
-# not import: it is installed without its dependencies and without that marker.
+	touch $@
+
+peers: .venv/.peers ## install nemo-gym, the peer that the gate compares with
+
+# It asks for a newer Python than its staging modules need, and for a server's worth of packages that they do not
+# import: it is installed without its dependencies and without that marker.
+.venv/.peers: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-deps --ignore-requires-python $(PEER)
 	touch $@
 

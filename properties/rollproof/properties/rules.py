@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.invariants import BY_ID, CATALOGUE
@@ -70,3 +72,7 @@ def render_code(code: Code) -> str:
     """A rejection code with its stage and reachability."""
     entry = code.value
     return f"{entry.code} ({entry.stage.value}, section {entry.section})\n  {entry.sentence}\n  reached: {reach(code)}\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(render_rules(), encoding="utf-8")
