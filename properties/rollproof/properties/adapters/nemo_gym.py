@@ -28,7 +28,10 @@ from rollproof.spec.records import (
 )
 from rollproof.spec.requests import Area
 
-INSTALL_HINT: Final = "nemo-gym is not installed: run `make peers` (or install the extra `peers`)"
+INSTALL_HINT: Final = (
+    "nemo-gym is not installed: pip install orjson pydantic, "
+    "then pip install --no-deps --ignore-requires-python nemo-gym==0.7.0"
+)
 REFUSALS: Final = (TypeError, ValueError, OverflowError)
 """What the public digest functions raise for a value without a digest."""
 
@@ -150,7 +153,9 @@ def record_of(found: Any) -> CallRecord:
 def call_of(found: Any) -> StagedCall:
     """A staged record or snapshot of the package."""
     values = {field.name: getattr(found, field.name) for field in fields(StagedCall)}
-    return StagedCall(**{name: tuple(value) if type(value) is list else value for name, value in values.items()})
+    for name in ("token_ids_delta", "token_mask_delta", "generation_log_probs_delta"):
+        values[name] = tuple(values[name])
+    return StagedCall(**values)
 
 
 def row_of(found: Any) -> LinearizedRow:
