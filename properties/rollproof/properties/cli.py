@@ -51,8 +51,12 @@ def main() -> None:
 
 @main.command()
 @click.argument("implementations", nargs=-1, metavar="[IMPL]...")
-@click.option("--area", "areas", multiple=True, type=click.Choice([area.value for area in Area]), help="Only this area.")
-@click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True, help="How many examples.")
+@click.option(
+    "--area", "areas", multiple=True, type=click.Choice([area.value for area in Area]), help="Only this area."
+)
+@click.option(
+    "--profile", type=click.Choice(list(PROFILES)), default="ci", show_default=True, help="How many examples."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same examples.")
 @click.option("--max-examples", type=click.IntRange(min=1), help="At most so many examples per stream.")
 @click.option("--report", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and JUnit here.")

@@ -81,9 +81,7 @@ class RecordingPlane:
         self.effects.append(Put(partition_id, tuple(sample_ids), published_rows(fields, tags, self.pad_token_id)))
         if self.faults.put:
             self._fail("put_samples")
-        return self.inner.put_samples(
-            sample_ids=list(sample_ids), partition_id=partition_id, fields=fields, tags=tags
-        )
+        return self.inner.put_samples(sample_ids=list(sample_ids), partition_id=partition_id, fields=fields, tags=tags)
 
     def clear_samples(self, sample_ids: Sequence[str], partition_id: str) -> None:
         """A removal."""

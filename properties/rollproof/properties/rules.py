@@ -71,7 +71,9 @@ def render_invariant(item: Invariant) -> str:
 def render_code(code: Code) -> str:
     """A rejection code with its stage and reachability."""
     entry = code.value
-    return f"{entry.code} ({entry.stage.value}, section {entry.section})\n  {entry.sentence}\n  reached: {reach(code)}\n"
+    return (
+        f"{entry.code} ({entry.stage.value}, section {entry.section})\n  {entry.sentence}\n  reached: {reach(code)}\n"
+    )
 
 
 if __name__ == "__main__":

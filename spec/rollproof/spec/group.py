@@ -16,7 +16,7 @@ from rollproof.spec import media, routes
 from rollproof.spec.constants import ROUTE_PLAN_TAG, ROUTED_EXPERTS
 from rollproof.spec.metrics import group_metrics
 from rollproof.spec.outcomes import Dims, Failure, GroupOutcome, RolloutOutcome
-from rollproof.spec.plane import Clear, Effect, Get, Outage, PublishedRow, Put, Staging
+from rollproof.spec.plane import Clear, Effect, Outage, PublishedRow, Put, Staging
 from rollproof.spec.records import (
     FinalizedGroup,
     FinalizedRollout,
@@ -224,9 +224,7 @@ def weight_range(request: GroupRequest, rollouts: Sequence[FinalizedRollout]) ->
     return min(minima, default=fallback), max(maxima, default=fallback)
 
 
-def describe(
-    config: ReassemblerConfig, request: GroupRequest, outcomes: Sequence[RolloutOutcome]
-) -> FinalizedGroup:
+def describe(config: ReassemblerConfig, request: GroupRequest, outcomes: Sequence[RolloutOutcome]) -> FinalizedGroup:
     """The result without what publication adds."""
     rollouts = [outcome.rollout for outcome in outcomes]
     valid = [rollout for rollout in rollouts if rollout.valid]
@@ -246,4 +244,3 @@ def describe(
         valid_row_count=len(valid),
         total_row_count=len(rollouts),
     )
-

@@ -47,9 +47,7 @@ def answer(request: Request) -> Answer:
 
 def _finalize_rollout(request: FinalizeRollout) -> RolloutAnswer:
     try:
-        outcome = finalize_rollout(
-            request.config, request.rollout_id, request.receipt, request.reward, request.staging
-        )
+        outcome = finalize_rollout(request.config, request.rollout_id, request.receipt, request.reward, request.staging)
     except Outage:
         return RolloutAnswer((), None, Failure.READ)
     return RolloutAnswer(outcome.effects, outcome.rollout)

@@ -25,6 +25,7 @@ from rollproof.spec.staged import StagedRow, base_columns, decode_row
 from rollproof.spec.tensor import Tensor, to_float32
 from rollproof.spec.values import is_rollout_id, owned_key
 
+
 @define
 class _Progress:
     """What has been established so far: a rejection by a later check still reports it."""
@@ -199,4 +200,3 @@ def is_usable_reward(reward: Any) -> bool:
 def usable_reward(reward: Any) -> float:
     """The published reward: float32, and 0.0 where the given one is unusable."""
     return to_float32(float(reward)) if is_usable_reward(reward) else 0.0
-

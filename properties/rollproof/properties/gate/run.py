@@ -15,13 +15,13 @@ from attrs import define, evolve, field
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
+from rollproof.properties.strategies.hostile import realize_request
+from rollproof.properties.strategies.requests import Stream, request_streams
 
 from rollproof.properties.asking import ask
 from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
-from rollproof.properties.strategies.hostile import realize_request
-from rollproof.properties.strategies.requests import Stream, request_streams
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.invariants import of_area
 from rollproof.spec.oracle import answer

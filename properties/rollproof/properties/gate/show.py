@@ -10,9 +10,9 @@ from rich.panel import Panel
 from rich.pretty import Pretty
 from rich.table import Table
 from rich.text import Text
+from rollproof.properties.strategies.codec import dump
 
 from rollproof.properties.gate.results import Finding, Report
-from rollproof.properties.strategies.codec import dump
 from rollproof.spec.invariants import BY_ID
 from rollproof.spec.requests import Accepted, Answer, Crashed, Refused
 

@@ -74,9 +74,7 @@ def outage_is_a_rejection(finalize_rollout: Any) -> Any:
         except Outage:
             parsed = parse_receipt(receipt)
             keys = tuple(record.staging_key for record in parsed.manifest)
-            return RolloutOutcome(
-                FinalizedRollout(rollout_id, False, "missing_staging_row", 0.0, keys), receipt=parsed
-            )
+            return RolloutOutcome(FinalizedRollout(rollout_id, False, "missing_staging_row", 0.0, keys), receipt=parsed)
         return outcome
 
     return wrong
@@ -166,4 +164,3 @@ MUTANTS: Final = (
         patches(group__sibling_prompt=last_prompt),
     ),
 )
-

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from rollproof.properties.adapters.reference import Reference
 from rollproof.spec.invariants import BY_ID
-from rollproof.spec.requests import Area, Request
+from rollproof.spec.requests import Request
 
 Replacement = Callable[[Any], Any]
 """From the original to what takes its place."""

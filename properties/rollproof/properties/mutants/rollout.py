@@ -96,4 +96,3 @@ MUTANTS: Final = (
         patches(rollout__is_usable_reward=raise_on_nan),
     ),
 )
-

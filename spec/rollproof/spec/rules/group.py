@@ -134,7 +134,7 @@ def clears_only_own(request: FinalizeGroups, step: GroupStep, _: GroupOutcome, f
 @group_rule("GROUP-5", "8", "Reads come first, then one put of all rows, then at most one clear.")
 def effects_in_order(request: FinalizeGroups, _: GroupStep, wanted: GroupOutcome, found: GroupOutcome) -> str | None:
     """A crash between two effects must leave either the staged rows or the published ones."""
-    kinds = ["get put clear".split()[(Get, Put, Clear).index(type(effect))] for effect in found.effects]
+    kinds = [["get", "put", "clear"][(Get, Put, Clear).index(type(effect))] for effect in found.effects]
     writes = [kind for kind in kinds if kind != "get"]
     expected = [type(effect).__name__.lower() for effect in wanted.effects if not isinstance(effect, Get)]
     if kinds != sorted(kinds, key=["get", "put", "clear"].index) or writes != expected:
@@ -169,7 +169,7 @@ def write_failures(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found
     return None
 
 
-@group_rule("GROUP-9", "8", "The group's weight-version range is that of its valid rows; the fallback needs all to be rejected.")
+@group_rule("GROUP-9", "8", "The weight-version range is that of the valid rows; the fallback is for groups without.")
 def weight_versions(_: FinalizeGroups, step: GroupStep, wanted: GroupOutcome, found: GroupOutcome) -> str | None:
     """Rows tagged with another version are dropped as stale, or trained although they are."""
     if wanted.group is None or found.group is None:
@@ -268,7 +268,7 @@ def rows_in_order(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found:
     return None
 
 
-@group_rule("GROUP-16", "8", "Running a group again after a failed put publishes the rows that the first run would have.")
+@group_rule("GROUP-16", "8", "Running a group again after a failed put publishes the same rows.")
 def reruns_are_identical(
     request: FinalizeGroups, step: GroupStep, wanted: GroupOutcome, found: GroupOutcome
 ) -> str | None:
@@ -284,9 +284,7 @@ def groups_agree(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found: 
     """What no narrower invariant said: rows, tags, cleared keys, result."""
     if wanted.failure is not found.failure:
         return f"outcome {found.failure or 'a group'}, expected {wanted.failure or 'a group'}"
-    writes = [
-        [effect for effect in outcome.effects if not isinstance(effect, Get)] for outcome in (wanted, found)
-    ]
+    writes = [[effect for effect in outcome.effects if not isinstance(effect, Get)] for outcome in (wanted, found)]
     complaint = difference(writes[0], writes[1], "effects") or difference(wanted.group, found.group, "group")
     if complaint:
         return complaint

@@ -75,7 +75,9 @@ def spans_tile(_: Linearize, __: Answer, actual: Answer) -> str | None:
     return None if start == total else f"spans cover {start} of {total} tokens"
 
 
-@invariant("LINEAGE-3", Area.LINEAGE, "4", "The first violated rule, in the contract's order, is the answer.", (Linearize,))
+@invariant(
+    "LINEAGE-3", Area.LINEAGE, "4", "The first violated rule, in the contract's order, is the answer.", (Linearize,)
+)
 def first_violation(_: Linearize, expected: Answer, actual: Answer) -> str | None:
     """The order is part of the contract: two verifiers must report the same reason."""
     if isinstance(expected, Refused) and not (isinstance(actual, Refused) and actual.code == expected.code):

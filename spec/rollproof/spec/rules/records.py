@@ -111,7 +111,9 @@ def receipts_never_crash(_: Request, __: Answer, actual: Answer) -> str | None:
     return None
 
 
-@invariant("TERMINAL-1", Area.TERMINAL, "3", "The selected terminal, or the reason for none, is fixed.", (SelectTerminal,))
+@invariant(
+    "TERMINAL-1", Area.TERMINAL, "3", "The selected terminal, or the reason for none, is fixed.", (SelectTerminal,)
+)
 def terminal_agrees(_: Request, expected: Answer, actual: Answer) -> str | None:
     """The walk of section 3."""
     return same_value(expected, actual)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
-from rollproof.spec.invariant import Invariant, describe, difference, invariant
+from rollproof.spec.invariant import Check, Invariant, describe, difference, invariant
 from rollproof.spec.outcomes import Failure
 from rollproof.spec.plane import Get
 from rollproof.spec.records import FinalizedRollout
@@ -13,9 +14,13 @@ from rollproof.spec.rejections import Code
 from rollproof.spec.requests import Accepted, Answer, Area, FinalizeRollout, RolloutAnswer
 from rollproof.spec.tensor import is_float32, to_float32
 
-ROLLOUT: Final = (FinalizeRollout,)
 WITH_SUBJECT: Final = {Code.REBUILD_FAILED.code, Code.ROLLOUT_FAILED.code, "route_assembly"}
 """Codes whose subject is normative."""
+
+
+def rollout_rule(id: str, section: str, sentence: str) -> Callable[[Check], Invariant]:
+    """Declare a check as an invariant of rollouts."""
+    return invariant(id, Area.ROLLOUT, section, sentence, (FinalizeRollout,))
 
 
 def outcome(answer: Answer) -> RolloutAnswer | None:
@@ -44,7 +49,7 @@ def same_reason(expected: str | None, actual: str | None) -> bool:
     return actual.split(":")[:2] == [code, rest.partition(":")[0]]
 
 
-@invariant("ROLLOUT-1", Area.ROLLOUT, "5", "Nothing a receipt, a reward or a staged row can contain raises.", ROLLOUT)
+@rollout_rule("ROLLOUT-1", "5", "Nothing a receipt, a reward or a staged row can contain raises.")
 def never_raises(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
     """One bad rollout must not take its group down."""
     result = outcome(actual)
@@ -55,9 +60,7 @@ def never_raises(request: FinalizeRollout, _: Answer, actual: Answer) -> str | N
     return None
 
 
-@invariant(
-    "ROLLOUT-2", Area.ROLLOUT, "5", "An outage of the data plane propagates; it never becomes a rejection.", ROLLOUT
-)
+@rollout_rule("ROLLOUT-2", "5", "An outage of the data plane propagates; it never becomes a rejection.")
 def outage_propagates(_: FinalizeRollout, expected: Answer, actual: Answer) -> str | None:
     """A rollout that could not be read may be perfectly good."""
     wanted, result = outcome(expected), outcome(actual)
@@ -66,7 +69,7 @@ def outage_propagates(_: FinalizeRollout, expected: Answer, actual: Answer) -> s
     return None
 
 
-@invariant("ROLLOUT-3", Area.ROLLOUT, "5", "Finalizing a rollout reads its staged rows at most once, and only reads.", ROLLOUT)
+@rollout_rule("ROLLOUT-3", "5", "Finalizing a rollout reads its staged rows at most once, and only reads.")
 def reads_once(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
     """Decision D15: one read for the base columns, one more for routes at most, one more for media at most."""
     result = outcome(actual)
@@ -83,7 +86,7 @@ def reads_once(request: FinalizeRollout, _: Answer, actual: Answer) -> str | Non
     return None
 
 
-@invariant("ROLLOUT-4", Area.ROLLOUT, "5", "A rollout is accepted iff every check of section 5 passes.", ROLLOUT)
+@rollout_rule("ROLLOUT-4", "5", "A rollout is accepted iff every check of section 5 passes.")
 def same_verdict(_: FinalizeRollout, expected: Answer, actual: Answer) -> str | None:
     """The most important bit of the contract."""
     wanted, found = finalized(expected), finalized(actual)
@@ -94,9 +97,7 @@ def same_verdict(_: FinalizeRollout, expected: Answer, actual: Answer) -> str | 
     return f"rejected as {found.rejection_reason}, expected a valid row"
 
 
-@invariant(
-    "ROLLOUT-5", Area.ROLLOUT, "5", "A rejection names the first failing check, and the rule of section 4 behind it.", ROLLOUT
-)
+@rollout_rule("ROLLOUT-5", "5", "A rejection names the first failing check, and the rule of section 4 behind it.")
 def same_rejection(_: FinalizeRollout, expected: Answer, actual: Answer) -> str | None:
     """Operators act on these codes; two implementations must count the same ones."""
     wanted, found = finalized(expected), finalized(actual)
@@ -107,9 +108,7 @@ def same_rejection(_: FinalizeRollout, expected: Answer, actual: Answer) -> str 
     return f"rejected as {found.rejection_reason}, expected {wanted.rejection_reason}"
 
 
-@invariant(
-    "ROLLOUT-6", Area.ROLLOUT, "5", "A rejected rollout has empty columns and no weight versions; it keeps its keys.", ROLLOUT
-)
+@rollout_rule("ROLLOUT-6", "5", "A rejected rollout has empty columns and no weight versions; it keeps its keys.")
 def rejected_is_empty(_: FinalizeRollout, expected: Answer, actual: Answer) -> str | None:
     """The keys of its manifest, once each and in order, are what makes its staging clearable."""
     found, wanted = finalized(actual), finalized(expected)
@@ -124,9 +123,7 @@ def rejected_is_empty(_: FinalizeRollout, expected: Answer, actual: Answer) -> s
     return None
 
 
-@invariant(
-    "ROLLOUT-7", Area.ROLLOUT, "5", "An accepted row holds the tokens, masks and log-probabilities of its chain.", ROLLOUT
-)
+@rollout_rule("ROLLOUT-7", "5", "An accepted row holds the tokens, masks and log-probabilities of its chain.")
 def chain_columns(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
     """Read off the staged rows along the receipt's parent links, without the spec's verifier."""
     found = finalized(actual)
@@ -157,9 +154,7 @@ def staged_chain(request: FinalizeRollout) -> dict[str, Any]:
     return {**columns, "prompt_len": prompt_len}
 
 
-@invariant(
-    "ROLLOUT-8", Area.ROLLOUT, "5", "The weight-version range spans the whole manifest, dead branches included.", ROLLOUT
-)
+@rollout_rule("ROLLOUT-8", "5", "The weight-version range spans the whole manifest, dead branches included.")
 def version_range(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
     """Staleness is decided on the oldest version that took part."""
     found = finalized(actual)
@@ -171,12 +166,10 @@ def version_range(request: FinalizeRollout, _: Answer, actual: Answer) -> str | 
     return None
 
 
-@invariant(
+@rollout_rule(
     "ROLLOUT-9",
-    Area.ROLLOUT,
     "5",
     "The reward is the argument as float32; an unusable one makes the rollout invalid and is published as 0.0.",
-    ROLLOUT,
 )
 def reward_is_usable(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
     """Decision D6: one NaN spoils the whole group's baseline. ``receipt.reward`` is never used."""
@@ -194,7 +187,7 @@ def reward_is_usable(request: FinalizeRollout, _: Answer, actual: Answer) -> str
     return difference(value, found.reward, "reward")
 
 
-@invariant("ROLLOUT-10", Area.ROLLOUT, "1", "Every log-probability of a row is a finite float32 value.", ROLLOUT)
+@rollout_rule("ROLLOUT-10", "1", "Every log-probability of a row is a finite float32 value.")
 def float32_logprobs(_: FinalizeRollout, __: Answer, actual: Answer) -> str | None:
     """A float64 that only rounds to it trains another ratio than the one that was sampled."""
     found = finalized(actual)
@@ -202,7 +195,7 @@ def float32_logprobs(_: FinalizeRollout, __: Answer, actual: Answer) -> str | No
     return f"log-probability {wrong[0]!r}" if wrong else None
 
 
-@invariant("ROLLOUT-11", Area.ROLLOUT, "5", "A finalized rollout is the contract's, in every field.", ROLLOUT)
+@rollout_rule("ROLLOUT-11", "5", "A finalized rollout is the contract's, in every field.")
 def rollouts_agree(_: FinalizeRollout, expected: Answer, actual: Answer) -> str | None:
     """What no narrower invariant said."""
     wanted, found = outcome(expected), outcome(actual)
