@@ -50,19 +50,10 @@ def staged(
 C1 = staged("c1", None, [10, 11, 12, 13], 2, [0.0, 0.0, -0.1, -0.2], 4)
 C2 = staged("c2", C1, [20, 21, 22], 1, [0.0, -0.3, -0.4], 5)
 ROWS = {f"g7_g0/{call.model_call_id}": encode_row(call) for call in (C1, C2)}
-COPIED = [
-    "model_call_id",
-    "parent_call_id",
-    "prev_len",
-    "delta_len",
-    "cum_len",
-    "weight_version",
-    "digest",
-    "extras_digest",
-    "chain_hash",
-    "cumulative_hash",
-    "mode",
-]
+COPIED = (
+    *("model_call_id", "parent_call_id", "mode", "prev_len", "delta_len", "cum_len", "weight_version"),
+    *("digest", "extras_digest", "chain_hash", "cumulative_hash"),
+)
 RECEIPT = {
     "rollout_id": "g7_g0",
     "manifest": [

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 
 from rollproof.properties.tensors import from_torch, named_columns, row_fields
 from rollproof.spec.constants import TOKEN_ROW_COLUMNS
-from rollproof.spec.plane import Clear, Effect, Faults, Get, OnMiss, PublishedRow, Put, Staging
+from rollproof.spec.plane import NO_FAULTS, Clear, Effect, Faults, Get, OnMiss, PublishedRow, Put, Staging
 from rollproof.spec.tensor import Tensor
 
 OUTAGES: Final = (ConnectionError, TimeoutError, RuntimeError, OSError)
@@ -30,7 +30,7 @@ class RecordingPlane:
     on_miss: OnMiss = OnMiss.FEWER
     pad_token_id: int = 0
     effects: list[Effect] = field(factory=list)
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     raised: BaseException | None = None
     """The error that this plane raised on purpose in the current step."""
     held: set[str] = field(factory=set)
@@ -99,7 +99,7 @@ def published_rows(
     columns: list[dict[str, Tensor]] = [{} for _ in tags or ()]
     if fields is not None:
         columns = [{} for _ in range(fields.batch_size[0])]
-        lengths = [int(length) for length in fields.get("input_lengths")] if "input_lengths" in fields.keys() else None
+        lengths = [int(length) for length in fields.get("input_lengths")] if "input_lengths" in fields else None
         for name, rows in named_columns(fields):
             for index, value in enumerate(rows):
                 length = lengths[index] if lengths is not None and name in TOKEN_ROW_COLUMNS else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
@@ -67,6 +67,9 @@ class Faults:
     clear: bool = False
 
 
+NO_FAULTS: Final = Faults()
+
+
 class OnMiss(StrEnum):
     """How a data plane says that it does not hold a row. The contract's answer is the same for all."""
 
@@ -83,7 +86,7 @@ class Staging:
     """What a staging partition holds, how the data plane over it says "not there", and how it fails."""
 
     rows: Mapping[str, Row] = field(factory=dict)
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     on_miss: OnMiss = OnMiss.FEWER
 
     def get(self, keys: Sequence[str], done: Sequence[Effect]) -> list[Row]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from attrs import field, frozen
 
 from rollproof.spec.outcomes import Failure, GroupOutcome
-from rollproof.spec.plane import Effect, Faults, Staging
+from rollproof.spec.plane import NO_FAULTS, Effect, Faults, Staging
 from rollproof.spec.records import CallRecord, FinalizedRollout, GroupRequest, ReassemblerConfig, Receipt, StagedCall
 
 
@@ -126,7 +126,7 @@ class GroupStep:
     """One call of ``finalize_group``, and what fails during it."""
 
     request: GroupRequest
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
 
 
 @frozen

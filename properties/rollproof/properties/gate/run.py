@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from attrs import define, evolve, field
@@ -152,10 +153,8 @@ class Check:
                 best = found
                 raise _Violated
 
-        try:
+        with suppress(_Violated, _OutOfTime, Flaky):
             exercise(stream.strategy, violates, examples, self.seed, (Phase.generate, Phase.shrink))
-        except (_Violated, _OutOfTime, Flaky):
-            pass
         return evolve(best, smallest=True)
 
 

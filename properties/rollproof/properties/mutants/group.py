@@ -84,7 +84,7 @@ def trusting_metrics(_: Any) -> Any:
     """The manifest of a raw receipt is taken for a list of objects."""
 
     def wrong(receipt: Any) -> list[Any]:
-        return [row for row in receipt.get("manifest", [])]
+        return list(receipt.get("manifest", []))
 
     return wrong
 

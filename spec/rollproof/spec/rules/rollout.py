@@ -169,7 +169,7 @@ def version_range(request: FinalizeRollout, _: Answer, actual: Answer) -> str | 
 @rollout_rule(
     "ROLLOUT-9",
     "5",
-    "The reward is the argument as float32; an unusable one makes the rollout invalid and is published as 0.0.",
+    "The reward is the argument as float32; an unusable one invalidates the row and becomes 0.0.",
 )
 def reward_is_usable(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
     """Decision D6: one NaN spoils the whole group's baseline. ``receipt.reward`` is never used."""
