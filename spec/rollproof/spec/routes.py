@@ -14,16 +14,25 @@ from typing import Any
 from attrs import frozen
 
 from rollproof.spec.assembly import RouteFragment, all_sentinel, execute, read_metadata
-from rollproof.spec.constants import ROUTE_BOUNDARY_SIDECAR, ROUTED_EXPERTS
+from rollproof.spec.constants import (
+    ROUTE_BOUNDARY_SIDECAR,
+    ROUTE_ENCODING_ENVELOPE,
+    ROUTE_ENCODING_LIST,
+    ROUTE_ENCODING_NONE,
+    ROUTED_EXPERTS,
+)
 from rollproof.spec.digest import extras_digest
+from rollproof.spec.envelope import decode_routes
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.plan import (
+    SpanMode,
     check_plan,
     decode_plan,
     encode_plan,
     encoded_plan_size,
     has_routes,
     placeholder_plan,
+    span_mode,
 )
 from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig, RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
@@ -44,7 +53,26 @@ __all__ = [
     "rollout_plan",
     "row_routes",
     "staged_fragment",
+    "staged_routes",
 ]
+
+# ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def staged_routes(extras: Mapping[str, Any] | None, delta_len: int) -> tuple[int, Tensor | None]:
+    """How a call's routes are staged: the encoding, and the column ``[1, delta_len, L, K]``; (0, None) without routes.
+
+    Raises ``Rejected`` for routes that are none, null included, or that are not the call's own tokens'.
+    """
+    if extras is None or ROUTED_EXPERTS not in extras:
+        return ROUTE_ENCODING_NONE, None
+    payload = extras[ROUTED_EXPERTS]
+    routes = decode_routes(payload)
+    if routes.shape[0] != delta_len:
+        raise Rejected(Code.ROUTED_LEN_MISMATCH, f"{routes.shape[0]} routes for {delta_len} tokens")
+    encoding = ROUTE_ENCODING_ENVELOPE if type(payload) is str else ROUTE_ENCODING_LIST
+    return encoding, Tensor(routes.dtype, (1, *routes.shape), routes.data)
+
 
 # ── one rollout ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +173,8 @@ def assemble_directly(
     """The row's routes ``[tokens, L, K]`` int16, or None where its calls staged none; and (L, K) as known from then on.
 
     (L, K) is the model's where the caller knows it, else what an earlier rollout taught, else what this one carries
-    (decision D10). The caller forgets it again if the rollout is not accepted in the end.
+    (decision D10). The caller forgets it again if the rollout is not accepted in the end. All fragments must be there
+    before one is looked at: a data plane that drops a column which some row lacks cannot say which row that was.
     """
     if not has_routes(plan):
         return None, dims
@@ -154,6 +183,9 @@ def assemble_directly(
         routes = without_batch(staged.routed_experts)
         if routes is not None:
             fragments[staged.key] = RouteFragment(routes, staged.routed_experts_encoding, staged.extras_metadata_json)
+    for span in plan.spans:
+        if span_mode(span) is not SpanMode.SENTINEL and span.staging_key not in fragments:
+            raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, span.staging_key))
     try:
         routes = execute(
             plan,
@@ -201,7 +233,7 @@ def fragment_keys(published: Any) -> tuple[str, ...]:
         plan = decode_plan(published)
     except Rejected:
         return ()
-    return tuple(span.staging_key for span in plan.spans if span.staged_route_len > 0)
+    return tuple(span.staging_key for span in plan.spans if span_mode(span) is not SpanMode.SENTINEL)
 
 
 def staged_fragment(row: Row) -> RouteFragment | None:

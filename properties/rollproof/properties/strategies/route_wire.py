@@ -1,0 +1,161 @@
+"""Envelopes and plans as they travel: valid ones, and ones with one thing wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from rollproof.properties.strategies.routes import assemblies, fragments, model_shapes, route_payload
+from rollproof.spec.envelope import INT16_MAX, encode_routes, nested_lists
+from rollproof.spec.plan import encode_plan
+from rollproof.spec.records import RouteAssemblyPlan
+
+# ── envelopes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def payloads(draw: st.DrawFn) -> Any:
+    """An envelope or nested lists, valid."""
+    return route_payload(draw(fragments(draw(st.integers(1, 4)), draw(model_shapes()))))
+
+
+@st.composite
+def broken_payloads(draw: st.DrawFn) -> Any:
+    """What is no route tensor: an envelope that the encoder would not have written, or lists of something else."""
+    valid = draw(fragments(draw(st.integers(1, 2)), draw(model_shapes(2, 2))))
+    text = encode_routes(valid.routes)
+    magic, dtype, shape, encoded = text.split(":")
+    tokens = shape.split("x")[0]
+    lists = nested_lists(valid.routes)
+
+    def with_shape(*sizes: str) -> str:
+        return f"{magic}:{dtype}:{'x'.join(sizes)}:{encoded}"
+
+    rest = shape.split("x")[1:]
+    odd = [
+        with_shape(f"+{tokens}", *rest),
+        with_shape(f" {tokens}", *rest),
+        with_shape(f"{tokens}\n", *rest),
+        with_shape(f"0{tokens}", *rest),
+        with_shape(f"0_{tokens}", *rest),
+        with_shape(f"-{tokens}", *rest),
+        with_shape(chr(0x660 + int(tokens)), *rest),
+        with_shape(chr(0xFF10 + int(tokens)), *rest),
+        with_shape("", *rest),
+        with_shape("0", *rest),
+        with_shape("1.0", *rest),
+        with_shape(str(int(tokens) + 1), *rest),
+        with_shape("99999999999", *rest),
+        with_shape("9" * 5000, *rest),
+        with_shape(tokens, *rest, "1"),
+        with_shape(tokens, *rest[:1]),
+        with_shape(*["1"] * 10_000),
+        f"{magic}:{dtype.upper()}:{shape}:{encoded}",
+        f"{magic}:uint8:{shape}:{encoded}",
+        f"{magic}:int64:{shape}:{encoded}",
+        f"{magic[:-1]}2:{dtype}:{shape}:{encoded}",
+        f" {text}",
+        f"{text}\n",
+        f"{text}=",
+        f"{text}====",
+        text[:-1],
+        text[:-4],
+        f"{magic}:{dtype}:{shape}",
+        f"{magic}:{dtype}:{shape}:-{encoded[1:]}",
+        f"{magic}:{dtype}:{shape}:={encoded[1:]}",
+        f"{magic}:{dtype}:{shape}:é{encoded[1:]}",
+        f"{magic}:{dtype}:{shape}:{encoded[:-1]}\n",
+        trailing_bits(draw(st.sampled_from([1, 2]))),
+        "nrlre1:int8:1024x1024x1024:AAAA",
+        "",
+        magic,
+    ]
+    other = [
+        None,
+        0,
+        1.5,
+        True,
+        {},
+        [],
+        [[]],
+        [[[]]],
+        [lists],
+        lists[0],
+        [*lists, []],
+        [*lists, [*lists[0], lists[0][0]]],
+        [[[*layer, 0] if layer is lists[0][0] else layer for layer in token] for token in [*lists, lists[0][1:]]],
+        [[[True for _ in layer] for layer in token] for token in lists],
+        [[[0.0 for _ in layer] for layer in token] for token in lists],
+        [[[INT16_MAX + 1 for _ in layer] for layer in token] for token in lists],
+        [[[2**70 for _ in layer] for layer in token] for token in lists],
+        [[tuple(layer) for layer in token] for token in lists],
+        [[None for _ in token] for token in lists],
+    ]
+    return draw(st.sampled_from(odd + other))
+
+
+def trailing_bits(padding: int) -> str:
+    """An envelope whose last character carries a bit after the last byte: it decodes, and is not what is encoded."""
+    count = 3 - padding
+    encoded = base64.b64encode(bytes(count)).decode()
+    last = encoded.rstrip("=")[:-1] + "B" + "=" * padding
+    return f"nrlre1:int8:{count}x1x1:{last}"
+
+
+# ── plans as JSON ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def plans() -> st.SearchStrategy[RouteAssemblyPlan]:
+    """Valid plans."""
+    return assemblies().map(lambda whole: whole.plan)
+
+
+@st.composite
+def broken_plans(draw: st.DrawFn) -> Any:
+    """The JSON of a plan with one thing wrong."""
+    plan = draw(assemblies(min_spans=1)).plan
+    value: dict[str, Any] = json.loads(json.dumps(encode_plan(plan)))
+    span = draw(st.sampled_from(value["spans"]))
+    target = draw(st.sampled_from([value, span]))
+    match draw(st.sampled_from(["value", "missing", "unknown", "type", "agreement"])):
+        case "value":
+            return draw(st.sampled_from([None, [], "plan", 3, [value], {}]))
+        case "missing":
+            del target[draw(st.sampled_from(sorted(target)))]
+        case "unknown":
+            target[draw(st.sampled_from(["boundary_token_index", "repair_previous_token", "", "extra"]))] = None
+        case "type":
+            name = draw(st.sampled_from(sorted(target)))
+            wrong: list[Any] = [None, True, 1.0, -1, 2**63, 2**80, "", "\ud800", [], {}, b"x", (), [None]]
+            target[name] = draw(st.sampled_from([other for other in wrong if not _same(other, target[name])]))
+        case _:
+            _disagree(draw, value, span)
+    return value
+
+
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and left == right
+
+
+def _disagree(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> None:
+    match draw(st.sampled_from(["length", "sum", "cleanup", "repeated", "schema", "version", "digest", "span"])):
+        case "length":
+            value["expected_token_length"] += 1
+        case "sum":
+            span["carry_len"] += 1
+        case "cleanup":
+            value["cleanup_staging_keys"].remove(span["staging_key"])
+        case "repeated":
+            value["cleanup_staging_keys"].append(span["staging_key"])
+        case "schema":
+            value["schema_version"] = draw(st.sampled_from([0, 1, 3, "2"]))
+        case "version":
+            span["extras_digest_version"] = draw(st.sampled_from([0, 2, "1"]))
+        case "digest":
+            span["extras_digest"] = draw(st.sampled_from(["0" * 63, "0" * 65, "A" * 64, "g" * 64]))
+        case _:
+            value["spans"].append(dict(span))
+            value["expected_token_length"] += span["carry_len"] + span["generation_len"]
