@@ -1,0 +1,105 @@
+"""Routes on the wire, as tensors (section 6): the envelope, and nested lists of ints.
+
+``decode_routes`` judges an envelope by its head and its length before it touches the payload, so a hostile one costs
+neither time nor memory. The payload is decoded in one step, and only its last characters are looked at again: the rest
+of the text is the only one that base64 could have written.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from rollproof.impl.checks import show
+from rollproof.spec.rejections import Code, Rejected
+
+DTYPES: Final = {"int8": torch.int8, "int16": torch.int16, "int32": torch.int32}
+NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+MAGIC: Final = "nrlre1"
+
+_DIMENSION: Final = "([1-9][0-9]{0,18})"
+_HEAD: Final = re.compile(f"{MAGIC}:(int8|int16|int32):{_DIMENSION}x{_DIMENSION}x{_DIMENSION}:")
+_INT16: Final = range(-(2**15), 2**15)
+
+
+def envelope_head(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    """An envelope up to its payload; ``ValueError`` for a dtype or shape that has none."""
+    if dtype not in NAMES:
+        raise ValueError(f"no envelope holds {dtype}")
+    if len(shape) != 3 or not all(shape):
+        raise ValueError(f"no envelope holds the shape {list(shape)}")
+    return f"{MAGIC}:{NAMES[dtype]}:{shape[0]}x{shape[1]}x{shape[2]}:"
+
+
+def base64_length(byte_count: int) -> int:
+    """Characters of padded base64."""
+    return -(-byte_count // 3) * 4
+
+
+def encode_routes(routes: torch.Tensor) -> str:
+    """The envelope of an int8, int16 or int32 tensor ``[T, L, K]`` on any device.
+
+    Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for another tensor.
+    """
+    try:
+        head = envelope_head(routes.dtype, tuple(routes.shape))
+    except ValueError as error:
+        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, str(error)) from None
+    return head + binascii.b2a_base64(little_endian(routes), newline=False).decode("ascii")
+
+
+def little_endian(routes: torch.Tensor) -> memoryview:
+    """The row-major little-endian bytes of an integer tensor, in the host's memory; no copy where it has them."""
+    array = np.ascontiguousarray(routes.numpy(force=True))
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
+
+
+def decode_routes(payload: Any) -> torch.Tensor:
+    """The tensor ``[T, L, K]`` of any JSON value: an envelope in its own dtype, nested lists as int16.
+
+    Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for every value that is neither, and nothing else.
+    """
+    try:
+        return _decode_envelope(payload) if type(payload) is str else _decode_lists(payload)
+    except ValueError as error:
+        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, str(error)) from None
+
+
+def _decode_envelope(envelope: str) -> torch.Tensor:
+    head = _HEAD.match(envelope)
+    if head is None:
+        raise ValueError(f"expected {MAGIC}:<int8|int16|int32>:<T>x<L>x<K>:<base64>, got {show(envelope)}")
+    dtype, shape = DTYPES[head[1]], (int(head[2]), int(head[3]), int(head[4]))
+    byte_count = shape[0] * shape[1] * shape[2] * dtype.itemsize
+    if len(envelope) - head.end() != base64_length(byte_count):
+        raise ValueError(f"{len(envelope) - head.end()} characters of base64 for {head[1]}{list(shape)}")
+    encoded = envelope[head.end() :]
+    data = bytearray(binascii.a2b_base64(encoded, strict_mode=True))
+    last = len(data) - (len(data) - 1) % 3 - 1
+    if len(data) != byte_count or binascii.b2a_base64(data[last:], newline=False) != encoded[-4:].encode("ascii"):
+        raise ValueError("the payload ends otherwise than base64 would end it")
+    stored = np.frombuffer(data, dtype=np.dtype(head[1]).newbyteorder("<"))
+    return torch.from_numpy(stored.astype(head[1], copy=False)).reshape(shape)
+
+
+def _decode_lists(value: Any) -> torch.Tensor:
+    """Three levels of lists, flattened level by level; each level has one length and one type."""
+    shape, level = [], [value]
+    for _ in range(3):
+        if set(map(type, level)) != {list}:
+            raise ValueError("expected an envelope, or lists of tokens, layers and expert ids")
+        sizes = set(map(len, level))
+        if len(sizes) > 1 or 0 in sizes:
+            raise ValueError("lists of tokens, layers or expert ids are empty or differ in length")
+        shape.append(sizes.pop())
+        level = list(chain.from_iterable(level))
+    if set(map(type, level)) != {int}:
+        raise ValueError("expert ids are ints, and nothing that equals one")
+    if min(level) not in _INT16 or max(level) not in _INT16:
+        raise ValueError("an expert id that int16 does not hold")
+    return torch.from_numpy(np.array(level, dtype=np.int16)).reshape(shape)
