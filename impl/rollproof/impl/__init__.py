@@ -1,0 +1,7 @@
+"""The rollout contract on tensors: columns in, columns out, and the hash function as the only work per byte.
+
+The chapters have the spec's names: ``digest``, ``records`` (reading a receipt), ``terminal``, ``staged`` (reading
+staged rows), ``lineage``, ``rollout``, ``group``, ``metrics``. Around them stand ``staging`` (writing and reading
+through a data plane), ``dataplane`` (what a data plane is, and one in memory) and ``reassembler`` (the class that
+NeMo RL calls). From ``rollproof.spec`` only the vocabulary is imported: record classes, rejection codes, constants.
+"""

@@ -1,0 +1,103 @@
+"""A data plane inside the process, for tests, for trying things out and for single-process training.
+
+It answers as TransferQueue does, because that is what a finalizer has to live with: a read that misses some rows
+gives fewer rows and no error, a read that misses all of them raises ``ValueError``, and a selected column that some
+row lacks is dropped without a word. Vectors come back as jagged nested tensors even if all have one length, scalars
+dense, and rows that fit into neither as a stack of single tensors.
+
+It copies every row as it is put, and builds every answer anew: no caller can reach into what is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attrs import define, field
+from tensordict import NonTensorStack, TensorDict, TensorDictBase
+
+from rollproof.impl.columns import column_rows
+
+
+@define(eq=False)
+class MemoryDataPlane:
+    """Rows by partition and sample id, behind one lock."""
+
+    _rows: dict[str, dict[str, dict[str, torch.Tensor]]] = field(factory=dict, init=False)
+    _tags: dict[str, dict[str, dict[str, Any]]] = field(factory=dict, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+
+    def put_samples(
+        self,
+        sample_ids: list[str],
+        partition_id: str,
+        fields: TensorDictBase | None = None,
+        tags: list[dict[str, Any]] | None = None,
+    ) -> None:
+        """Write rows; columns and tags of a row that is there already are updated.
+
+        ``fields`` holds tensors of batch size ``[len(sample_ids)]``, dense or nested; ``ValueError`` if it does not,
+        or if ``tags`` has another length.
+        """
+        count = len(sample_ids)
+        if tags is not None and len(tags) != count:
+            raise ValueError(f"tags: {len(tags)} for {count} rows")
+        columns: dict[str, list[torch.Tensor]] = {}
+        if fields is not None:
+            if tuple(fields.batch_size) != (count,):
+                raise ValueError(f"fields: batch size {tuple(fields.batch_size)} for {count} rows")
+            for name, column in fields.items():
+                columns[name] = [row.detach().clone() for row in column_rows(column)]
+        with self._lock:
+            rows, stored_tags = self._rows.setdefault(partition_id, {}), self._tags.setdefault(partition_id, {})
+            for index, sample_id in enumerate(sample_ids):
+                rows.setdefault(sample_id, {}).update({name: column[index] for name, column in columns.items()})
+                stored_tags.setdefault(sample_id, {}).update(tags[index] if tags is not None else {})
+
+    def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
+        """The rows that are there, in request order, with the columns that all of them have.
+
+        ``ValueError`` if rows were asked for and none is there.
+        """
+        with self._lock:
+            stored = self._rows.get(partition_id, {})
+            found = [dict(stored[sample_id]) for sample_id in sample_ids if sample_id in stored]
+        if sample_ids and not found:
+            raise ValueError(f"partition {partition_id!r} holds none of the {len(sample_ids)} requested rows")
+        shared = [name for name in select_fields if found and all(name in row for row in found)]
+        return TensorDict({name: _pack([row[name] for row in found]) for name in shared}, batch_size=[len(found)])
+
+    def clear_samples(self, sample_ids: list[str] | None, partition_id: str) -> None:
+        """Remove rows and their tags; None removes the partition."""
+        with self._lock:
+            if sample_ids is None:
+                self._rows.pop(partition_id, None)
+                self._tags.pop(partition_id, None)
+                return
+            for sample_id in sample_ids:
+                self._rows.get(partition_id, {}).pop(sample_id, None)
+                self._tags.get(partition_id, {}).pop(sample_id, None)
+
+    def sample_ids(self, partition_id: str) -> list[str]:
+        """The ids of a partition's rows, in the order in which they were first put."""
+        with self._lock:
+            return list(self._rows.get(partition_id, {}))
+
+    def tags(self, partition_id: str) -> Mapping[str, Mapping[str, Any]]:
+        """A copy of the tags of a partition's rows, by sample id."""
+        with self._lock:
+            return {sample_id: dict(tags) for sample_id, tags in self._tags.get(partition_id, {}).items()}
+
+
+def _pack(rows: list[torch.Tensor]) -> Any:
+    """Rows as one batched column that shares no memory with them."""
+    first = rows[0]
+    if any((row.dtype, row.shape[1:], row.dim()) != (first.dtype, first.shape[1:], first.dim()) for row in rows):
+        return NonTensorStack(*(row.clone() for row in rows))
+    if first.dim() == 0:
+        return torch.stack(rows)
+    offsets = torch.zeros(len(rows) + 1, dtype=torch.int64)
+    torch.cumsum(torch.tensor([len(row) for row in rows]), 0, out=offsets[1:])
+    return torch.nested.nested_tensor_from_jagged(torch.cat(rows), offsets)

@@ -1,0 +1,194 @@
+"""The digests of section 2 over columns: each token is brought into digest byte order once, then only hashed.
+
+``call_digests`` and ``chain_digest_of`` work on a batch of staged calls; the functions below them take single Python
+values, as the contract's golden vectors and the route and media chapters do.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollproof.impl.checks import is_hash
+from rollproof.impl.columns import EncodedTokens
+from rollproof.impl.staged import StagedColumns, from_calls
+from rollproof.spec.constants import (
+    DIGEST_VERSION,
+    EXTRAS_DIGEST_VERSION,
+    MAX_EXTRAS_DEPTH,
+    MODE_TEXT,
+    MODE_TOKEN_IN,
+    SCHEMA_VERSION,
+    UINT64_LIMIT,
+)
+from rollproof.spec.records import StagedCall
+
+_PREFIX: Final = b"nemo-gym-staging-prefix-v2"
+_ROOT_LINK: Final = b"nemo-gym-staging-chain-v1\x00"
+_CHILD_LINK: Final = b"nemo-gym-staging-chain-v1\x01"
+EXTRAS_PREFIX: Final = b"nemo-gym-staging-extras-v1" + bytes([EXTRAS_DIGEST_VERSION])
+_CALL: Final = b"nemo-gym-staging-call-v2" + bytes([SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION])
+
+
+def u64(value: int) -> bytes:
+    """An unsigned 64-bit integer, 8 bytes."""
+    return value.to_bytes(8, "big")
+
+
+def encode_text(value: str) -> bytes:
+    """UTF-8 bytes after their length. ``ValueError`` for a lone surrogate."""
+    data = value.encode()
+    return u64(len(data)) + data
+
+
+_MODES: Final = {mode: encode_text(mode) for mode in (MODE_TEXT, MODE_TOKEN_IN)}
+
+
+# ── batches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def call_digests(calls: StagedColumns, count: int) -> list[bytes]:
+    """The recomputed digests of the first ``count`` calls, 32 bytes each. The calls satisfy sections 1 and 3."""
+    fields, tokens = calls.fields, calls.encoded
+    delta = fields["delta_len"]
+    numbers = _big_endian(fields["prev_len"], delta, fields["cum_len"], fields["weight_version"], 8 * delta + 8, delta)
+    sizes = _big_endian(4 * delta + 8, delta)
+    there = np.ones((len(delta), 1), dtype=np.uint8)
+    hashes = (fields["extras_digest"], there, fields["chain_hash"], there, fields["cumulative_hash"])
+    tails = np.concatenate(hashes, axis=1).tobytes()
+    rollouts = {rollout_id: _CALL + encode_text(rollout_id) for rollout_id in set(fields["rollout_id"].tolist())}
+    identities = zip(
+        fields["rollout_id"].tolist(),
+        fields["model_call_id"].tolist(),
+        fields["parent_call_id"].tolist(),
+        fields["mode"].tolist(),
+        strict=True,
+    )
+    digests = []
+    for i, (rollout_id, call_id, parent, mode) in zip(range(count), identities, strict=False):
+        start, end = tokens.bounds[i], tokens.bounds[i + 1]
+        size = sizes[16 * i : 16 * i + 16]
+        message = (
+            rollouts[rollout_id],
+            encode_text(call_id),
+            b"\x00" if parent is None else b"\x01" + encode_text(parent),
+            _MODES[mode],
+            numbers[48 * i : 48 * i + 48],
+            tokens.ids[8 * start : 8 * end],
+            size,
+            tokens.mask[4 * start : 4 * end],
+            size,
+            tokens.logprobs[4 * start : 4 * end],
+            tails[98 * i : 98 * i + 98],
+        )
+        digests.append(sha256(b"".join(message)).digest())
+    return digests
+
+
+def chain_digest_of(parent: bytes | None, tokens: EncodedTokens, call: int) -> bytes:
+    """The chain hash of one call of a batch on top of its parent's, 32 bytes each."""
+    start, end = tokens.bounds[call], tokens.bounds[call + 1]
+    link = _ROOT_LINK if parent is None else _CHILD_LINK + parent
+    return sha256(b"".join((link, u64(end - start), tokens.ids[8 * start : 8 * end]))).digest()
+
+
+def prefix_digest_of(encoded_ids: Sequence[bytes | memoryview], count: int) -> bytes:
+    """The cumulative hash of ``count`` ids in digest byte order, in as many pieces as there are."""
+    state = sha256(_PREFIX + u64(count))
+    for piece in encoded_ids:
+        state.update(piece)
+    return state.digest()
+
+
+def _big_endian(*columns: NDArray[np.int64]) -> bytes:
+    """Columns interleaved: row ``i`` holds element ``i`` of each as u64."""
+    return np.stack(columns, axis=1).astype(">i8").tobytes()
+
+
+# ── single values ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tokens(token_ids: Sequence[int]) -> bytes:
+    in_range = set(map(type, token_ids)) <= {int} and min(token_ids, default=0) >= 0
+    if not in_range or max(token_ids, default=0) >= UINT64_LIMIT:
+        raise ValueError("token ids: expected integers in [0, 2**64)")
+    return u64(len(token_ids)) + struct.pack(f">{len(token_ids)}Q", *token_ids)
+
+
+def prefix_digest(token_ids: Sequence[int]) -> str:
+    """The cumulative hash of token ids, as hex. ``ValueError`` for an id that is no unsigned 64-bit integer."""
+    return sha256(_PREFIX + _tokens(token_ids)).hexdigest()
+
+
+def chain_digest(parent_chain_hash: str | None, token_ids: Sequence[int]) -> str:
+    """The chain hash of a delta, as hex. ``ValueError`` for an id or a parent hash outside its domain."""
+    if parent_chain_hash is None:
+        return sha256(_ROOT_LINK + _tokens(token_ids)).hexdigest()
+    if not is_hash(parent_chain_hash):
+        raise ValueError("parent_chain_hash: expected 64 lowercase hex characters")
+    return sha256(_CHILD_LINK + bytes.fromhex(parent_chain_hash) + _tokens(token_ids)).hexdigest()
+
+
+def call_digest(call: StagedCall) -> str:
+    """The digest of one staged call, as hex. ``ValueError`` if it breaks a rule of sections 1 or 3."""
+    columns, fault = from_calls([call])
+    if fault is not None:
+        raise ValueError(fault)
+    return call_digests(columns, 1)[0].hex()
+
+
+def extras_digest(extras: Any) -> str:
+    """The digest of a call's extras, null or a mapping, as hex.
+
+    ``ValueError`` for a value that has no encoding: another type, a number out of range, or depth above 64 (D3).
+    """
+    if extras is not None and type(extras) is not dict:
+        raise ValueError(f"extras: expected a mapping or null, got a {type(extras).__name__}")
+    encoded = bytearray(EXTRAS_PREFIX)
+    encode_extra(extras, encoded, MAX_EXTRAS_DEPTH)
+    return sha256(encoded).hexdigest()
+
+
+def encode_extra(value: Any, out: bytearray, levels: int) -> None:
+    """Append one extras value; ``levels`` is how many containers may still open."""
+    kind = type(value)
+    if value is None:
+        out += b"N"
+    elif kind is bool:
+        out += b"B\x01" if value else b"B\x00"
+    elif kind is int:
+        try:
+            out += b"I" + value.to_bytes(8, "big", signed=True)
+        except OverflowError:
+            raise ValueError(f"extras: an integer of {value.bit_length()} bits") from None
+    elif kind is float:
+        if not math.isfinite(value):
+            raise ValueError(f"extras: {value} is not finite")
+        out += b"F" + struct.pack(">d", value)
+    elif kind is str:
+        out += b"S" + encode_text(value)
+    elif kind is list and levels:
+        out += b"L" + u64(len(value))
+        for item in value:
+            encode_extra(item, out, levels - 1)
+    elif kind is dict and levels:
+        if not set(map(type, value)) <= {str}:
+            raise ValueError("extras: mapping keys must be texts")
+        out += b"D" + u64(len(value))
+        for key in sorted(value, key=str.encode):
+            out += encode_text(key)
+            encode_extra(value[key], out, levels - 1)
+    elif kind in (list, dict):
+        raise ValueError(f"extras: nested deeper than {MAX_EXTRAS_DEPTH}")
+    else:
+        raise ValueError(f"extras: cannot hold a {kind.__name__}")
+
+
+# The names under which the route chapter first imported these.
+_EXTRAS, _encode_extra, _text, _u64 = EXTRAS_PREFIX, encode_extra, encode_text, u64
