@@ -1,0 +1,367 @@
+"""Real histories: rollouts captured by nemo-gym's own core, staged through our sink, with receipts of its making.
+
+Generated histories say what somebody imagined. Here the deltas, hashes and digests come out of nemo-gym's
+``RolloutTokenCapture`` and its vLLM adapter, fed with chat completions shaped as a vLLM server answers; the rows go
+through our staging sink into a data plane; the receipt is put together from nemo-gym's own records and terminal
+selection; and nemo-gym's ``verify_and_linearize`` says what row must come of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from attrs import define, evolve, field, frozen
+from hypothesis.strategies import SearchStrategy
+
+from rollproof.properties.adapters.nemo_gym import call_of, load_staging, receipt_of, row_of
+from rollproof.properties.conversations import Conversation, Outcome, Turn, conversations, response, response_id
+from rollproof.properties.tensors import batch_rows, from_torch
+from rollproof.spec.constants import (
+    BASE_COLUMNS,
+    CAPTURE_MODES,
+    DIGEST_COLUMNS,
+    MODE_TEXT,
+    MODE_TOKEN_IN,
+    SCALAR_COLUMNS,
+    TEXT_COLUMNS,
+    TOKEN_COLUMNS,
+)
+from rollproof.spec.invariant import difference
+from rollproof.spec.plane import Staging
+from rollproof.spec.records import ReassemblerConfig, StagedCall
+from rollproof.spec.requests import Accepted, Answer, FinalizeRollout, Linearize, Refused
+from rollproof.spec.staged import Row
+from rollproof.spec.tensor import Tensor
+
+OUTSIDE_REBUILD: Final = frozenset({"rollout_failed", "capture_poisoned"})
+"""Codes of the verifier that ``finalize_rollout`` reports by themselves, before anything is rebuilt."""
+FAILED_CALL: Final = "worker_capture_failed"
+"""The failure that the gate records for a call whose capture did not complete."""
+
+
+class Sink(Protocol):
+    """What the capture core writes to; ``rollproof.impl.staging.StagingSink`` is one."""
+
+    def stage(self, record: Any, *, attachments: Mapping[str, Any] | None = None) -> Any:
+        """Store one record durably before returning a stage result."""
+
+
+class Source(Protocol):
+    """Where a worker reads the calls that make up a prefix."""
+
+    def fetch(self, staging_keys: list[str]) -> Sequence[Any]:
+        """One base snapshot per key, in order."""
+
+
+@frozen
+class CapturedRollout:
+    """What a conversation left behind."""
+
+    rollout_id: str
+    receipt: dict[str, Any]
+    """As it travels: JSON."""
+    calls: tuple[StagedCall, ...]
+    """The manifest's staged calls, in manifest order."""
+    answer: Answer
+    """What nemo-gym's own verifier makes of its own receipt and snapshots."""
+    theirs: tuple[Any, Any]
+    """Its receipt and snapshots, as its own models."""
+    rows: Mapping[str, Row] = field(factory=dict)
+    """What the sink put into the data plane, by staging key: dead branches and rejected calls too."""
+
+    def linearize(self) -> Linearize:
+        """The request to verify and linearize it."""
+        return Linearize(receipt_of(self.theirs[0]), self.calls)
+
+    def finalize(self, config: ReassemblerConfig | None = None) -> FinalizeRollout:
+        """The request to finalize it, over exactly the rows that were staged."""
+        config = config or ReassemblerConfig()
+        return FinalizeRollout(config, self.rollout_id, self.receipt, self.receipt["reward"], Staging(self.rows))
+
+    def difference(self, found: Answer) -> str | None:
+        """How an answer to ``finalize`` differs from nemo-gym's own verdict, or None.
+
+        An accepted rollout must be its row, bit for bit; a refused one must name its code.
+        """
+        if not isinstance(found, Accepted) or found.value.rollout is None:
+            return f"expected a rollout, got {found}"
+        rollout = found.value.rollout
+        if isinstance(self.answer, Refused):
+            code = self.answer.code if self.answer.code in OUTSIDE_REBUILD else f"rebuild_failed:{self.answer.code}"
+            reason = rollout.rejection_reason or "accepted"
+            return None if f"{reason}:".startswith(f"{code}:") else f"nemo-gym refuses with {code}, found {reason}"
+        if not isinstance(self.answer, Accepted) or not rollout.valid:
+            return f"nemo-gym accepts it, found {rollout.rejection_reason}"
+        row = self.answer.value
+        columns = ("token_ids", "token_mask", "logprobs", "prompt_len")
+        theirs, ours = (tuple(getattr(side, name) for name in columns) for side in (row, rollout))
+        return difference(theirs, ours)
+
+
+@define
+class Gate:
+    """The model server's side: admits calls, keeps the ledger, and assembles the receipt."""
+
+    conversation: Conversation
+    sink: Sink
+    source: Source
+    staging: Any = field(factory=load_staging)
+    records: list[Any] = field(factory=list)
+    """The manifest rows, in the order in which calls were committed."""
+    failures: list[str] = field(factory=list)
+    snapshots: list[Any] = field(factory=list)
+    _committed: dict[int, Any] = field(factory=dict)
+    _chains: dict[int, list[str]] = field(factory=dict)
+
+    def run(self) -> CapturedRollout:
+        """Make every call of the conversation, then close the rollout."""
+        for position, turn in enumerate(self.conversation.turns):
+            if turn.parent is None or turn.parent in self._committed:
+                self._make(position, turn)
+        receipt = self._receipt()
+        answer: Answer
+        try:
+            answer = Accepted(row_of(self.staging.verify_and_linearize(receipt, self.snapshots)))
+        except self.staging.ReceiptVerificationError as error:
+            answer = Refused(str(error))
+        return CapturedRollout(
+            self.conversation.rollout_id,
+            receipt.model_dump(mode="json"),
+            tuple(call_of(snapshot) for snapshot in self.snapshots),
+            answer,
+            (receipt, self.snapshots),
+        )
+
+    def _make(self, position: int, turn: Turn) -> None:
+        """Admit one call, let the worker capture it, and commit or record its failure."""
+        tee = _Tee(self.sink)
+        adapter = vllm_adapter()
+        capture = self.staging.RolloutTokenCapture(
+            sink=tee, weight_version_fn=lambda: turn.weight_version, adapter=adapter
+        )
+        admission = self._admit(position, turn)
+        prefix = self._prefix(admission)
+        call = capture.begin_call(admission, prefix_token_ids=prefix or None)
+        request = adapter.enter_prefix({}, prefix)
+        if turn.outcome is Outcome.FAILED:
+            coords = capture.fail_call(call, reason="the engine failed")
+        else:
+            coords = capture.complete_call_from_response(call, response(position, turn, request))
+        if coords.disposition != "staged":
+            self.failures.append(FAILED_CALL)
+            return
+        record = self.staging.CallRecord(
+            **{name: getattr(coords, name) for name in COMMITTED},
+            mode=admission.mode,
+            admitted_at=turn.admitted_at,
+            response_id=response_id(position),
+        )
+        self.records.append(record)
+        self.snapshots.append(
+            self.staging.StagedCallBaseSnapshot.model_validate(tee.staged.model_dump(exclude={"extras"}))
+        )
+        self._committed[position] = record
+        self._chains[position] = [*self._chain_of(turn.parent), record.staging_key]
+
+    def _chain_of(self, parent: int | None) -> list[str]:
+        return [] if parent is None else self._chains[parent]
+
+    def _admit(self, position: int, turn: Turn) -> Any:
+        identity = {"rollout_id": self.conversation.rollout_id, "model_call_id": f"call-{position}"}
+        if turn.parent is None:
+            return self.staging.CaptureAdmission(**identity, mode=MODE_TEXT)
+        parent, chain = self._committed[turn.parent], self._chains[turn.parent]
+        prefix = {"required_prefix_token_ids": self._resolve(chain)} if turn.inline_prefix else {"staging_chain": chain}
+        return self.staging.CaptureAdmission(
+            **identity,
+            mode=MODE_TOKEN_IN,
+            parent_call_id=parent.model_call_id,
+            prev_len=parent.cum_len,
+            parent_chain_hash=parent.chain_hash,
+            **prefix,
+        )
+
+    def _prefix(self, admission: Any) -> list[int]:
+        """What a worker does with an admission: the ids themselves, or the deltas of the staged calls that it names."""
+        return list(admission.required_prefix_token_ids) or self._resolve(admission.staging_chain)
+
+    def _resolve(self, chain: list[str]) -> list[int]:
+        return [token for snapshot in self.source.fetch(list(chain)) for token in snapshot.token_ids_delta]
+
+    def _receipt(self) -> Any:
+        """The receipt as a framework assembles it at the rollout's end."""
+        terminal, method, reason = self._terminal()
+        failure = next(iter(self.failures), None) or (reason if terminal is None else None)
+        return self.staging.RolloutReceipt(
+            rollout_id=self.conversation.rollout_id,
+            reward=1.0,
+            terminal_model_call_id=terminal,
+            manifest=self.records,
+            capture_poisoned=failure is not None,
+            failure_reason=failure,
+            terminal_selection=method,
+            terminal_attribution_reason=reason,
+        )
+
+    def _terminal(self) -> tuple[str | None, str, str]:
+        if self.conversation.declared is not None:
+            kept = response_id(self.conversation.declared)
+            found = self.staging.resolve_terminal(self.records, None, declared_response_id=kept)
+            return found.model_call_id, "declared", found.reason
+        chosen = self.staging.select_terminal_call(self.records)
+        return chosen.terminal_model_call_id, "heuristic", chosen.reason
+
+
+COMMITTED: Final = (
+    "model_call_id",
+    "parent_call_id",
+    "prev_len",
+    "delta_len",
+    "cum_len",
+    "weight_version",
+    "digest",
+    "extras_digest",
+    "staging_key",
+    "chain_hash",
+    "cumulative_hash",
+)
+"""What a manifest row takes from the worker's acknowledgement."""
+
+
+def vllm_adapter() -> Any:
+    """The package's own adapter for vLLM's responses."""
+    return importlib.import_module("nemo_gym.token_id_capture.adapters.vllm").VLLMCaptureAdapter()
+
+
+@define
+class _Tee:
+    """A sink that keeps the record it passes on."""
+
+    inner: Sink
+    staged: Any = None
+
+    def stage(self, record: Any, *, attachments: Mapping[str, Any] | None = None) -> Any:
+        """Pass the record on, with attachments only where there are some, as the capture core does."""
+        self.staged = record
+        return self.inner.stage(record) if attachments is None else self.inner.stage(record, attachments=attachments)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the capture core's log: scripted failures are no news."""
+    logger = logging.getLogger("nemo_gym.token_id_capture.staging.capture")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+# ── over a data plane ───────────────────────────────────────────────────────────────────────────────────────────────
+
+PARTITION: Final = "staging"
+
+
+@frozen
+class SnapshotSource:
+    """nemo-gym's ``StagingSource`` over a data plane: one base snapshot of its own per staging key, in order."""
+
+    plane: Any
+    partition: str = PARTITION
+
+    def fetch(self, staging_keys: list[str]) -> list[Any]:
+        """The snapshots of ``staging_keys``; each validates itself, its digest included."""
+        if not staging_keys:
+            return []
+        answer = self.plane.get_samples(
+            sample_ids=list(staging_keys), partition_id=self.partition, select_fields=list(BASE_COLUMNS)
+        )
+        return snapshots_of(answer)
+
+
+def snapshots_of(answer: Any) -> list[Any]:
+    """The rows of a batched read as nemo-gym's snapshots."""
+    model = load_staging().StagedCallBaseSnapshot
+    rows = {name: batch_rows(answer.get(name)) for name in BASE_COLUMNS}
+    texts = {name: [row.numpy().tobytes() for row in rows[name]] for name in (*TEXT_COLUMNS, *DIGEST_COLUMNS)}
+    scalars = {name: [int(row) for row in rows[name]] for name in (*SCALAR_COLUMNS, "parent_call_id_present")}
+    tokens = {name: [row.tolist() for row in rows[name]] for name in TOKEN_COLUMNS}
+    return [
+        model(
+            rollout_id=texts["rollout_id_utf8"][index].decode(),
+            model_call_id=texts["model_call_id_utf8"][index].decode(),
+            parent_call_id=texts["parent_call_id_utf8"][index].decode()
+            if scalars["parent_call_id_present"][index]
+            else None,
+            mode=CAPTURE_MODES[scalars["capture_mode"][index]],
+            token_ids_delta=tokens["token_ids_delta"][index],
+            token_mask_delta=tokens["token_mask_delta"][index],
+            generation_log_probs_delta=tokens["generation_logprobs_delta"][index],
+            **{name: scalars[name][index] for name in PLAIN_SCALARS},
+            **{name.removesuffix("_bytes"): texts[name][index].hex() for name in DIGEST_COLUMNS},
+        )
+        for index in range(len(texts["rollout_id_utf8"]))
+    ]
+
+
+PLAIN_SCALARS: Final = (
+    "schema_version",
+    "digest_version",
+    "extras_digest_version",
+    "prev_len",
+    "delta_len",
+    "cum_len",
+    "weight_version",
+)
+
+
+def capture(conversation: Conversation, sink: Sink, source: Source) -> CapturedRollout:
+    """Drive a conversation through nemo-gym's capture core into ``sink``, and ask its verifier for the row.
+
+    ``source`` reads what ``sink`` staged. Raises ``ImportError`` where nemo-gym is not installed.
+    """
+    with quiet():
+        return Gate(conversation, sink, source).run()
+
+
+def captured(conversation: Conversation) -> CapturedRollout:
+    """A conversation captured into our staging sink over a data plane inside the process."""
+    from rollproof.impl.dataplane.memory import MemoryDataPlane
+    from rollproof.impl.staging import StagingSink
+
+    plane = StagedRows(MemoryDataPlane())
+    rollout = capture(conversation, StagingSink(plane, PARTITION), SnapshotSource(plane))
+    return evolve(rollout, rows=plane.rows)
+
+
+@define
+class StagedRows:
+    """A data plane that keeps every row that is put into it as the spec sees it."""
+
+    inner: Any
+    rows: dict[str, dict[str, Tensor]] = field(factory=dict)
+
+    def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any, tags: Any = None) -> Any:
+        """Keep each row, then put it."""
+        for index, key in enumerate(sample_ids):
+            columns = {name: from_torch(fields.get(name)[index : index + 1]) for name in fields.keys()}  # noqa: SIM118
+            self.rows.setdefault(key, {}).update(columns)
+        return self.inner.put_samples(sample_ids, partition_id, fields, tags)
+
+    def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
+        """As the inner plane answers."""
+        return self.inner.get_samples(sample_ids, partition_id, select_fields)
+
+    def clear_samples(self, sample_ids: list[str], partition_id: str) -> Any:
+        """As the inner plane does."""
+        return self.inner.clear_samples(sample_ids, partition_id)
+
+
+def captured_rollouts(*, failures: bool = True) -> SearchStrategy[CapturedRollout]:
+    """Rollouts of scripted conversations, captured by nemo-gym's own core; see ``conversations``."""
+    return conversations(failures=failures).map(captured)
