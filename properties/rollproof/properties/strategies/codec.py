@@ -1,0 +1,143 @@
+"""Requests as JSON, for replay files and for implementations behind a pipe.
+
+Record classes become objects by their fields, tensors carry their bytes in base64. A value that JSON cannot hold (or
+not in every parser) becomes an object with one key that starts with "$":
+
+    {"$float": "nan"}              NaN, "inf" or "-inf"
+    {"$int": "-0x1f"}              an integer of more than 64 bits
+    {"$text": [97, 55296]}         text with a lone surrogate, as code points
+    {"$tuple": [...]}              a tuple
+    {"$bytes": "AAE="}             bytes, in base64
+    {"$dict": [[key, value], …]}   a mapping with a key that is no text, or could be mistaken for a tag
+    {"$nest": {...}}               a recipe: also "$bigint", "$repeat", "$rows", "$json"
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from enum import StrEnum
+from types import UnionType
+from typing import Any, Final, Union, cast, get_args, get_origin
+
+from attrs import fields
+from cattrs import Converter
+
+from rollproof.properties.strategies.recipes import BigInt, JsonText, Nest, Repeat, Rows
+from rollproof.spec.requests import Request
+from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import is_text
+
+KIND: Final = "kind"
+"""The key under which a dumped request names its class."""
+
+REQUEST_KINDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(Request)}
+
+_RECIPE_TAGS: Final[dict[str, type]] = {
+    "$nest": Nest, "$bigint": BigInt, "$repeat": Repeat, "$rows": Rows, "$json": JsonText,
+}  # fmt: skip
+_TAG_OF: Final = {kind: tag for tag, kind in _RECIPE_TAGS.items()}
+
+
+# ── any value ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode_value(value: Any) -> Any:
+    """A JSON-like value, with tags where JSON has no word for it. Raises ``TypeError`` for any other value."""
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int:
+        return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
+    if type(value) is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if type(value) is str:
+        return value if is_text(value) else {"$text": [ord(char) for char in value]}
+    if type(value) is list:
+        return [encode_value(item) for item in value]
+    if type(value) is dict:
+        if all(is_text(key) and not key.startswith("$") for key in value):
+            return {key: encode_value(item) for key, item in value.items()}
+        return {"$dict": [[encode_value(key), encode_value(item)] for key, item in value.items()]}
+    if type(value) is tuple:
+        return {"$tuple": [encode_value(item) for item in value]}
+    if type(value) is bytes:
+        return {"$bytes": b64encode(value).decode()}
+    if type(value) in _TAG_OF:
+        content = {field.name: encode_value(getattr(value, field.name)) for field in fields(type(value))}
+        return {_TAG_OF[type(value)]: content}
+    raise TypeError(f"cannot write a {type(value).__name__} as JSON")
+
+
+def decode_value(value: Any) -> Any:
+    """The value that ``encode_value`` wrote."""
+    if type(value) is list:
+        return [decode_value(item) for item in value]
+    if type(value) is not dict:
+        return value
+    tag = next(iter(value), "")
+    if len(value) == 1 and tag in _DECODERS:
+        return _DECODERS[tag](value[tag])
+    return {key: decode_value(item) for key, item in value.items()}
+
+
+def _recipe_decoder(kind: type) -> Callable[[Any], Any]:
+    return lambda content: kind(**{name: decode_value(item) for name, item in content.items()})
+
+
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "$float": float,
+    "$int": lambda content: int(content, 16),
+    "$text": lambda content: "".join(map(chr, content)),
+    "$tuple": lambda content: tuple(decode_value(item) for item in content),
+    "$bytes": b64decode,
+    "$dict": lambda content: {decode_value(key): decode_value(item) for key, item in content},
+    **{tag: _recipe_decoder(kind) for tag, kind in _RECIPE_TAGS.items()},
+}
+
+
+# ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_LEAVES: Final = (int, float, str, bool)
+"""Types of fields that hold one value. A request may be wrong, so it can be a value of any type."""
+
+
+def _is_leaf(kind: Any) -> bool:
+    """Whether a field of this type holds one value: anything, or one of several plain types."""
+    if get_origin(kind) in (Union, UnionType):
+        return all(option in (*_LEAVES, type(None)) for option in get_args(kind))
+    return kind is Any
+
+
+def _converter() -> Converter:
+    converter = Converter(forbid_extra_keys=True)
+    converter.register_unstructure_hook_func(_is_leaf, encode_value)
+    converter.register_structure_hook_func(_is_leaf, lambda value, _: decode_value(value))
+    for kind in _LEAVES:
+        converter.register_unstructure_hook(kind, encode_value)
+        converter.register_structure_hook(kind, lambda value, _: decode_value(value))
+    converter.register_unstructure_hook(StrEnum, lambda member: member.value)
+    converter.register_structure_hook(StrEnum, lambda value, kind: kind(value))
+    converter.register_unstructure_hook(
+        Tensor,
+        lambda tensor: {"dtype": tensor.dtype, "shape": list(tensor.shape), "data": b64encode(tensor.data).decode()},
+    )
+    converter.register_structure_hook(
+        Tensor, lambda value, _: Tensor(value["dtype"], tuple(value["shape"]), b64decode(value["data"], validate=True))
+    )
+    return converter
+
+
+_CONVERTER: Final = _converter()
+
+
+def dump(request: Request) -> dict[str, Any]:
+    """A request as a JSON object; ``load`` gives an equal request back."""
+    return {KIND: type(request).__name__, **_CONVERTER.unstructure(request)}
+
+
+def load(content: Any) -> Request:
+    """The request in a JSON object. Raises an exception of ``cattrs``, ``KeyError`` or ``ValueError`` if it is none."""
+    kind = REQUEST_KINDS[content[KIND]]
+    values = {name: value for name, value in content.items() if name != KIND}
+    return cast(Request, _CONVERTER.structure(values, kind))
