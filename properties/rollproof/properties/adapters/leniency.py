@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import evolve, frozen
 
 from rollproof.properties.protocol import Deviation
+from rollproof.properties.strategies.recipes import realize_request
 from rollproof.spec.digest import CALL_DOMAIN, call_digest, float32s, hash_bytes, sha256, sized, text, tokens, u64
 from rollproof.spec.invariant import difference
 from rollproof.spec.lineage import (
@@ -30,9 +31,14 @@ from rollproof.spec.receipt import parse_receipt
 from rollproof.spec.records import Receipt, StagedCall
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.requests import Accepted, Answer, Area, CallDigest, Linearize, ParseReceipt, Refused, Request
+from rollproof.spec.values import is_digest
 
 Undo = Callable[[Receipt], Receipt]
 """Puts back into a parsed receipt what was moved out of the raw one."""
+
+
+WRONG_DIGEST: Final = "0" * 64
+"""Stands for a digest that was wrong already: moving a value must not make it right."""
 
 
 def unchanged(call: StagedCall) -> StagedCall:
@@ -76,11 +82,11 @@ def explains(own: Leniency, every: Sequence[Leniency], request: Request, expecte
     others = [leniency for leniency in every if leniency is not own]
     if not isinstance(expected, Refused):
         return False
-    match request:
+    match realize_request(request):
         case CallDigest(call) if isinstance(actual, Accepted):
             laid_out = bool(actual.value == layout_digest(call))
             return laid_out and has_digest(moved(call, every)) and not has_digest(moved(call, others))
-        case Linearize() if expected.code == Code.INVALID_SNAPSHOT.code:
+        case Linearize() as request if expected.code == Code.INVALID_SNAPSHOT.code:
             full, without = granted_linearize(request, every), granted_linearize(request, others)
             return agree(full, actual) and not agree(without, actual)
         case ParseReceipt(value) if isinstance(actual, Accepted):
@@ -129,7 +135,7 @@ def layout_digest(call: StagedCall) -> str | None:
 def has_digest(call: StagedCall) -> bool:
     """Whether the contract gives the call a digest; its own is not looked at."""
     try:
-        call_digest(evolve(call, digest="0" * 64))
+        call_digest(evolve(call, digest=WRONG_DIGEST))
     except ValueError:
         return False
     return True
@@ -166,9 +172,12 @@ def moved_pairs(
     for record, call in zip(receipt.manifest, calls, strict=True):
         if call.rollout_id == receipt.rollout_id:
             if all(getattr(call, name) == getattr(record, name) for name in COMPARED_FIELDS):
-                original, call = call, moved(call, granted)
-                if layout_digest(original) == original.digest and has_digest(call):
+                right = layout_digest(call) == call.digest
+                call = moved(call, granted)
+                if right and has_digest(call):
                     call = evolve(call, digest=call_digest(call))
+                elif is_digest(call.digest):
+                    call = evolve(call, digest=WRONG_DIGEST)
                 record = evolve(record, **{name: getattr(call, name) for name in COMPARED_FIELDS})
             call = evolve(call, rollout_id=renamed)
         records.append(record)

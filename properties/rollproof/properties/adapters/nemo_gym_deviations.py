@@ -15,6 +15,7 @@ from attrs import evolve
 
 from rollproof.properties.adapters.leniency import Leniency, Undo, deviations_of
 from rollproof.properties.protocol import Deviation
+from rollproof.properties.strategies.recipes import realize
 from rollproof.spec.constants import (
     DIGEST_VERSION,
     EXTRAS_DIGEST_VERSION,
@@ -252,7 +253,7 @@ def too_deep(request: Request, expected: Answer, actual: Answer) -> bool:
     """Decision D3: deeper than 64 containers and otherwise sound, yet digested; or the encoder's recursion died."""
     if not isinstance(request, ExtrasDigest) or not isinstance(expected, Refused):
         return False
-    layers = list(shallow_layers(request.extras))
+    layers = list(shallow_layers(realize(request.extras)))
     if isinstance(actual, Crashed):
         return len(layers) > 1 and actual.error == RecursionError.__name__
     return len(layers) > 1 and isinstance(actual, Accepted) and all(map(has_extras_digest, layers))
