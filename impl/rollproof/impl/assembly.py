@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -18,10 +18,7 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
-from rollproof.impl.digest import _EXTRAS as EXTRAS_PREFIX
-from rollproof.impl.digest import _encode_extra
-from rollproof.impl.digest import _text as encode_text
-from rollproof.impl.digest import _u64 as u64
+from rollproof.impl.digest import EXTRAS_PREFIX, encode_extra, encode_text, u64
 from rollproof.impl.envelope import base64_length, envelope_head, little_endian
 from rollproof.impl.plan import Use, use_of
 from rollproof.spec.constants import (
@@ -66,16 +63,17 @@ def execute(
     *,
     num_experts: int | None = None,
     allow_repeated_experts: bool = False,
-    device: torch.device | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The int16 routes ``[canonical_len, L, K]`` of a valid plan, on ``device`` or that of its first fragment.
+    """The int16 routes ``[canonical_len, L, K]`` of a valid plan: in ``out``, or on the device of its first fragment.
 
     ``dims`` None lets the first used fragment say (L, K); there must be one then. Raises ``Rejected`` with the first
-    violated rule of section 6.
+    violated rule of section 6; nothing is written before all fragments have passed.
     """
     if canonical_len != plan.expected_token_length:
         raise Rejected(Code.CANONICAL_LENGTH_MISMATCH, f"{canonical_len} tokens, planned {plan.expected_token_length}")
     used: list[tuple[Use, torch.Tensor | None]] = []
+    device = None
     for span in plan.spans:
         use = use_of(span)
         routes = None
@@ -93,23 +91,21 @@ def execute(
         raise Rejected(Code.ASSEMBLED_LENGTH_MISMATCH, f"for a row of {canonical_len} tokens")
     if dims is None:
         raise ValueError("(L, K) is unknown, and no fragment says it")
-    return lay_out(used, canonical_len, dims, device)
+    row = torch.empty((canonical_len, *dims), dtype=torch.int16, device=device) if out is None else out
+    lay_out(used, row)
+    return row
 
 
-def lay_out(
-    used: Sequence[tuple[Use, torch.Tensor | None]], length: int, dims: Dims, device: torch.device | None
-) -> torch.Tensor:
-    """Verified fragments, each with what its span takes from it, as one int16 tensor ``[length, L, K]``."""
-    row = torch.empty((length, *dims), dtype=torch.int16, device=device)
+def lay_out(used: Iterable[tuple[Use, torch.Tensor | None]], row: torch.Tensor) -> None:
+    """Write verified fragments, each with what its span takes from it, into ``row``: int16 ``[tokens, L, K]``."""
     position = 0
     for use, routes in used:
-        row[position : position + use.unrouted] = ROUTE_SENTINEL
+        row[position : position + use.unrouted].fill_(ROUTE_SENTINEL)
         position += use.unrouted
         if routes is not None:
             row[position : position + use.rows].copy_(routes[use.first : use.first + use.rows])
             position += use.rows
-    row[position:] = ROUTE_SENTINEL
-    return row
+    row[position:].fill_(ROUTE_SENTINEL)
 
 
 def _shape_of(routes: torch.Tensor, span: RouteSpan, dims: Dims | None) -> Dims:
@@ -190,7 +186,7 @@ def routed_extras_digest(fragment: RouteFragment) -> str:
             write(state.update)
         else:
             encoded = bytearray()
-            _encode_extra(extras[name], encoded, MAX_EXTRAS_DEPTH - 1)
+            encode_extra(extras[name], encoded, MAX_EXTRAS_DEPTH - 1)
             state.update(encoded)
     return state.hexdigest()
 
