@@ -71,7 +71,7 @@ def measure_growth(implementation: Any, request: LinearizeGrowth) -> tuple[int, 
     """
     chains = long_chain(request.few), long_chain(request.many)
     few = count_lines(lambda: implementation.linearize(*chains[0]), None)
-    limit = int(few * 1.5 * MAX_GROWTH * request.many / request.few)
+    limit = int(few * MAX_GROWTH * request.many / request.few) + 1
     return few, count_lines(lambda: implementation.linearize(*chains[1]), limit)
 
 

@@ -115,7 +115,7 @@ class Check:
         exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
         self.progress(stream.name, max(0, examples - done))
         for finding in fresh:
-            smallest = self._shrink(stream, finding, examples)
+            smallest = self._shrink(stream, finding, examples) if stream.weight else evolve(finding, smallest=True)
             if finding.deviation is None:
                 self.report.invariants[finding.invariant.id].finding = smallest
             else:

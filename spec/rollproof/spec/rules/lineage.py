@@ -8,7 +8,7 @@ from rollproof.spec.invariant import Invariant, describe, invariant, same_value
 from rollproof.spec.records import LinearizedRow
 from rollproof.spec.requests import Accepted, Answer, Area, Linearize, LinearizeGrowth, Refused
 
-MAX_GROWTH: Final = 2.0
+MAX_GROWTH: Final = 1.5
 """Work may grow at most this many times as fast as the number of calls: quadratic work grows ``many / few`` times."""
 
 
