@@ -28,7 +28,7 @@ VERSIONS = {
 }
 LENGTHS = ("prev_len", "delta_len", "cum_len", "weight_version")
 DIGESTS = ("digest", "extras_digest", "chain_hash", "cumulative_hash")
-HEX = frozenset("0123456789abcdef")
+HEX = b"0123456789abcdef"
 
 Rules: TypeAlias = Iterable[tuple[T, Flags]]
 """Per rule, in order: what to say about it, and which rows break it."""
@@ -73,7 +73,12 @@ def is_length(value: Any) -> bool:
 
 def is_hash(value: Any) -> bool:
     """Whether ``value`` is a digest: 64 lowercase hex characters (section 1)."""
-    return type(value) is str and len(value) == 64 and HEX.issuperset(value)
+    return type(value) is str and len(value) == 64 and is_hex(value)
+
+
+def is_hex(text: str) -> bool:
+    """Whether a text consists of lowercase hex characters."""
+    return text.isascii() and not text.encode().translate(None, HEX)
 
 
 def show(value: Any) -> str:

@@ -37,14 +37,21 @@ class Ragged:
         return np.diff(self.offsets)
 
 
+def big_endian(*columns: Ints) -> list[bytes]:
+    """Columns ``[C]`` interleaved: per row, its element of each as u64."""
+    return np.stack(columns, axis=1).astype(">i8").view(f"V{8 * len(columns)}").ravel().tolist()
+
+
 @frozen(eq=False)
 class EncodedTokens:
     """The token columns of a batch of calls in digest byte order; call ``i`` has elements bounds[i] to bounds[i+1]."""
 
-    ids: bytes
-    mask: bytes
-    logprobs: bytes
+    ids: memoryview
+    mask: memoryview
+    logprobs: memoryview
     bounds: list[int]
+    counts: list[bytes]
+    """Tokens per call, as u64."""
 
     @classmethod
     def of(
@@ -56,24 +63,26 @@ class EncodedTokens:
     ) -> EncodedTokens:
         """Encode whole columns: ``[T]`` each, with ``[C + 1]`` offsets."""
         return cls(
-            token_ids.astype(">i8").tobytes(),
-            token_mask.astype(">f4").tobytes(),
-            logprobs.astype(">f4").tobytes(),
+            token_ids.astype(">i8").view(np.uint8).data,
+            token_mask.astype(">f4").view(np.uint8).data,
+            logprobs.astype(">f4").view(np.uint8).data,
             offsets.tolist(),
+            big_endian(np.diff(offsets)),
         )
 
 
 def read_ragged(answer: TensorDictBase, name: str, dtype: torch.dtype) -> Ragged:
     """A column of one vector per row: ``[C, n]`` dense, or nested with one ragged dimension."""
     leaf: Any = _leaf(answer, name)
+    jagged = _jagged_parts(leaf)
+    if jagged is not None:
+        _expect(jagged[0].dtype is dtype and jagged[0].dim() == 1, name, jagged[0], dtype)
+        values, offsets = _array(jagged[0]), _array(jagged[1]).astype(np.int64, copy=False)
+        return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0] if offsets[0] else offsets)
     if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
         _expect(leaf.dtype is dtype and leaf.dim() == 2, name, leaf, dtype)
         count, width = leaf.shape
         return Ragged(_array(leaf).reshape(-1), np.arange(count + 1, dtype=np.int64) * width)
-    if getattr(leaf, "layout", None) is torch.jagged and leaf.lengths() is None and leaf.dim() == 2:
-        _expect(leaf.dtype is dtype, name, leaf, dtype)
-        values, offsets = _array(leaf.values()), _array(leaf.offsets()).astype(np.int64, copy=False)
-        return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
     rows = _rows(leaf, name)
     for row in rows:
         _expect(row.dtype is dtype and row.dim() == 1, name, row, dtype)
@@ -83,7 +92,7 @@ def read_ragged(answer: TensorDictBase, name: str, dtype: torch.dtype) -> Ragged
 def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArray[Any]:
     """A column of one value per row: ``[C]``, ``[C, 1]``, or rows of one value each. The answer is ``[C]``."""
     leaf = _leaf(answer, name)
-    if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
+    if isinstance(leaf, torch.Tensor) and _jagged_parts(leaf) is None and not leaf.is_nested:
         _expect(leaf.dtype is dtype and (leaf.dim() == 1 or leaf.shape[1:] == (1,)), name, leaf, dtype)
         return _array(leaf).reshape(-1)
     if isinstance(leaf, torch.Tensor):
@@ -145,6 +154,18 @@ def _leaf(answer: TensorDictBase, name: str) -> Any:
     if leaf is None:
         raise ValueError(f"{name}: the column is missing")
     return leaf
+
+
+def _jagged_parts(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Values and offsets of a jagged nested tensor without holes; None for anything else.
+
+    Any question to the nested tensor itself, even for its dtype, is answered in Python and costs more than a column.
+    """
+    nested: Any = leaf if isinstance(leaf, torch.Tensor) and hasattr(leaf, "offsets") else None
+    if nested is None or nested.lengths() is not None:
+        return None
+    values = getattr(nested, "_values", None)
+    return (nested.values() if values is None else values), nested.offsets()
 
 
 def _rows(leaf: Any, name: str) -> list[torch.Tensor]:

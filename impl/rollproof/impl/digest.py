@@ -1,7 +1,7 @@
 """The digests of section 2 over columns: each token is brought into digest byte order once, then only hashed.
 
-``call_digests`` and ``chain_digest_of`` work on a batch of staged calls; the functions below them take single Python
-values, as the contract's golden vectors and the route and media chapters do.
+``call_digests``, ``chain_digests`` and ``prefix_digest_of`` work on a batch of staged calls; the functions below them
+take single Python values, as the contract's golden vectors and the route and media chapters do.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 import struct
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollproof.impl.checks import is_hash
-from rollproof.impl.columns import EncodedTokens
+from rollproof.impl.columns import Bytes, EncodedTokens, big_endian
 from rollproof.impl.staged import StagedColumns, from_calls
 from rollproof.spec.constants import (
     DIGEST_VERSION,
@@ -44,7 +44,7 @@ def u64(value: int) -> bytes:
 def encode_text(value: str) -> bytes:
     """UTF-8 bytes after their length. ``ValueError`` for a lone surrogate."""
     data = value.encode()
-    return u64(len(data)) + data
+    return len(data).to_bytes(8, "big") + data
 
 
 _MODES: Final = {mode: encode_text(mode) for mode in (MODE_TEXT, MODE_TOKEN_IN)}
@@ -57,48 +57,52 @@ def call_digests(calls: StagedColumns, count: int) -> list[bytes]:
     """The recomputed digests of the first ``count`` calls, 32 bytes each. The calls satisfy sections 1 and 3."""
     fields, tokens = calls.fields, calls.encoded
     delta = fields["delta_len"]
-    numbers = _big_endian(fields["prev_len"], delta, fields["cum_len"], fields["weight_version"], 8 * delta + 8, delta)
-    sizes = _big_endian(4 * delta + 8, delta)
+    lengths = (fields["prev_len"], delta, fields["cum_len"], fields["weight_version"])
     there = np.ones((len(delta), 1), dtype=np.uint8)
     hashes = (fields["extras_digest"], there, fields["chain_hash"], there, fields["cumulative_hash"])
-    tails = np.concatenate(hashes, axis=1).tobytes()
-    rollouts = {rollout_id: _CALL + encode_text(rollout_id) for rollout_id in set(fields["rollout_id"].tolist())}
-    identities = zip(
+    heads = {rollout_id: _CALL + encode_text(rollout_id) for rollout_id in set(fields["rollout_id"].tolist())}
+    texts = {call_id: encode_text(call_id) for call_id in fields["model_call_id"].tolist()}
+    rows = zip(
         fields["rollout_id"].tolist(),
         fields["model_call_id"].tolist(),
         fields["parent_call_id"].tolist(),
         fields["mode"].tolist(),
+        big_endian(*lengths, 8 * delta + 8, delta),
+        big_endian(4 * delta + 8, delta),
+        np.concatenate(hashes, axis=1).view("V98").ravel().tolist(),
+        pairwise(tokens.bounds),
         strict=True,
     )
     digests = []
-    for i, (rollout_id, call_id, parent, mode) in zip(range(count), identities, strict=False):
-        start, end = tokens.bounds[i], tokens.bounds[i + 1]
-        size = sizes[16 * i : 16 * i + 16]
+    for rollout_id, call_id, parent, mode, numbers, size, tail, (start, end) in islice(rows, count):
         message = (
-            rollouts[rollout_id],
-            encode_text(call_id),
-            b"\x00" if parent is None else b"\x01" + encode_text(parent),
+            heads[rollout_id],
+            texts[call_id],
+            b"\x00" if parent is None else b"\x01" + (texts.get(parent) or encode_text(parent)),
             _MODES[mode],
-            numbers[48 * i : 48 * i + 48],
+            numbers,
             tokens.ids[8 * start : 8 * end],
             size,
             tokens.mask[4 * start : 4 * end],
             size,
             tokens.logprobs[4 * start : 4 * end],
-            tails[98 * i : 98 * i + 98],
+            tail,
         )
         digests.append(sha256(b"".join(message)).digest())
     return digests
 
 
-def chain_digest_of(parent: bytes | None, tokens: EncodedTokens, call: int) -> bytes:
-    """The chain hash of one call of a batch on top of its parent's, 32 bytes each."""
-    start, end = tokens.bounds[call], tokens.bounds[call + 1]
-    link = _ROOT_LINK if parent is None else _CHILD_LINK + parent
-    return sha256(b"".join((link, u64(end - start), tokens.ids[8 * start : 8 * end]))).digest()
+def chain_digests(tokens: EncodedTokens, chain: Sequence[int]) -> list[bytes]:
+    """The chain hashes of the calls of a chain, root first, each on top of the one before; 32 bytes each."""
+    link, digests = _ROOT_LINK, []
+    for call in chain:
+        ids = tokens.ids[8 * tokens.bounds[call] : 8 * tokens.bounds[call + 1]]
+        digests.append(sha256(b"".join((link, tokens.counts[call], ids))).digest())
+        link = _CHILD_LINK + digests[-1]
+    return digests
 
 
-def prefix_digest_of(encoded_ids: Sequence[bytes | memoryview], count: int) -> bytes:
+def prefix_digest_of(encoded_ids: Sequence[memoryview], count: int) -> bytes:
     """The cumulative hash of ``count`` ids in digest byte order, in as many pieces as there are."""
     state = sha256(_PREFIX + u64(count))
     for piece in encoded_ids:
@@ -106,9 +110,11 @@ def prefix_digest_of(encoded_ids: Sequence[bytes | memoryview], count: int) -> b
     return state.digest()
 
 
-def _big_endian(*columns: NDArray[np.int64]) -> bytes:
-    """Columns interleaved: row ``i`` holds element ``i`` of each as u64."""
-    return np.stack(columns, axis=1).astype(">i8").tobytes()
+def first_difference(digests: Sequence[bytes], carried: Bytes) -> int | None:
+    """The first row in which digests differ from those of a column ``[C, 32]``, or None."""
+    actual = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(carried.shape)
+    differs = (actual != carried).any(axis=1)
+    return int(differs.argmax()) if differs.any() else None
 
 
 # ── single values ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +194,3 @@ def encode_extra(value: Any, out: bytearray, levels: int) -> None:
         raise ValueError(f"extras: nested deeper than {MAX_EXTRAS_DEPTH}")
     else:
         raise ValueError(f"extras: cannot hold a {kind.__name__}")
-
-
-# The names under which the route chapter first imported these.
-_EXTRAS, _encode_extra, _text, _u64 = EXTRAS_PREFIX, encode_extra, encode_text, u64

@@ -16,8 +16,8 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from rollproof.impl.checks import DIGESTS, LENGTHS, VERSIONS, earliest, object_columns, show
-from rollproof.impl.columns import Columns, Flags, Ints
-from rollproof.impl.digest import call_digests, chain_digest_of, prefix_digest_of
+from rollproof.impl.columns import Columns, Flags, Ints, objects
+from rollproof.impl.digest import call_digests, chain_digests, first_difference, prefix_digest_of
 from rollproof.impl.records import MANIFEST_FIELDS, ReceiptColumns
 from rollproof.impl.staged import FIELDS, StagedColumns, from_calls
 from rollproof.spec.records import (
@@ -151,11 +151,9 @@ def _check_pairs(receipt: ReceiptColumns, found: Columns, staged: StagedColumns,
     """Each staged call is its manifest row's, unaltered. A row's digest comes after its other fields."""
     mismatch = earliest(_pair_rules(receipt, found))
     intact = len(staged) if mismatch is None else min(len(staged), mismatch[0])
-    carried = staged.fields["digest"][:intact].tobytes()
-    actual = b"".join(call_digests(staged, intact))
-    if actual != carried:
-        row = next(i for i in range(intact) if actual[32 * i : 32 * i + 32] != carried[32 * i : 32 * i + 32])
-        raise Rejected(Code.CORRUPT_DIGEST, f"call {receipt.call_ids[row]}")
+    corrupt = first_difference(call_digests(staged, intact), staged.fields["digest"][:intact])
+    if corrupt is not None:
+        raise Rejected(Code.CORRUPT_DIGEST, f"call {receipt.call_ids[corrupt]}")
     if mismatch is not None and mismatch[0] <= len(staged):
         row, code = mismatch
         call, expected = found["model_call_id"][row], receipt.call_ids[row]
@@ -171,7 +169,7 @@ def _check_pairs(receipt: ReceiptColumns, found: Columns, staged: StagedColumns,
 def _pair_rules(receipt: ReceiptColumns, found: Columns) -> Iterator[tuple[Code, Flags]]:
     listed = receipt.fields
     yield Code.SNAPSHOT_ORDER_MISMATCH, found["model_call_id"] != listed["model_call_id"]
-    yield Code.WRONG_ROLLOUT, found["rollout_id"] != receipt.rollout_id
+    yield Code.WRONG_ROLLOUT, found["rollout_id"] != objects([receipt.rollout_id])  # a bare str would lose its NULs
     for name, code in _COMPARED.items():
         differs = found[name] != listed[name]
         yield code, differs if differs.ndim == 1 else differs.any(axis=1)
@@ -263,8 +261,7 @@ def _lay_out(receipt: ReceiptColumns, staged: StagedColumns, chain: list[int]) -
     _check_chain_hashes(receipt, staged, chain if broken is None else chain[: broken[0] + 1])
     if broken is not None:
         raise Rejected(broken[1], f"call {receipt.call_ids[chain[broken[0]]]}")
-    encoded = memoryview(staged.encoded.ids)
-    ids = [encoded[8 * start : 8 * end] for start, end in spans]
+    ids = [staged.encoded.ids[8 * start : 8 * end] for start, end in spans]
     if prefix_digest_of(ids, int(offsets[-1])) != staged.fields["cumulative_hash"][chain[-1]].tobytes():
         raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, f"call {receipt.call_ids[chain[-1]]}")
     return ChainRow(
@@ -295,8 +292,7 @@ def _generation(generated: Flags, offsets: Ints) -> tuple[Ints, Flags]:
 
 
 def _check_chain_hashes(receipt: ReceiptColumns, staged: StagedColumns, chain: Sequence[int]) -> None:
-    hashes, link = staged.fields["chain_hash"].tobytes(), None
-    for call in chain:
-        link = chain_digest_of(link, staged.encoded, call)
-        if link != hashes[32 * call : 32 * call + 32]:
-            raise Rejected(Code.CHAIN_HASH_MISMATCH, f"call {receipt.call_ids[call]}")
+    actual, carried = chain_digests(staged.encoded, chain), staged.fields["chain_hash"][chain]
+    broken = first_difference(actual, carried)
+    if broken is not None:
+        raise Rejected(Code.CHAIN_HASH_MISMATCH, f"call {receipt.call_ids[chain[broken]]}")

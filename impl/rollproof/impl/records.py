@@ -16,16 +16,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from rollproof.impl.checks import (
-    DIGESTS,
-    HEX,
-    LENGTHS,
-    VERSIONS,
-    earliest,
-    is_text,
-    position_rules,
-    show,
-)
+from rollproof.impl.checks import DIGESTS, LENGTHS, VERSIONS, earliest, is_hex, is_text, position_rules, show
 from rollproof.impl.columns import Columns, objects
 from rollproof.spec.constants import CAPTURE_MODES, DIGEST_BYTES, INT63_LIMIT, MODE_TOKEN_IN, TERMINAL_SELECTIONS
 from rollproof.spec.records import CallRecord, Receipt
@@ -59,7 +50,7 @@ def _lengths(values: Column) -> bool:
 
 
 def _hashes(values: Column) -> bool:
-    return _only(values, str) and set(map(len, values)) <= {64} and HEX.issuperset("".join(values))
+    return _only(values, str) and set(map(len, values)) <= {64} and is_hex("".join(values))
 
 
 def _numbers(values: Column) -> bool:

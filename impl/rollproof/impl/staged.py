@@ -63,7 +63,7 @@ FIELDS: Final = ("rollout_id", "model_call_id", "parent_call_id", "mode", *LENGT
 
 _MODES: Final = objects(CAPTURE_MODES)
 _ONE_BITS: Final = np.float32(1.0).view(np.uint32)
-_NO_PARENT: Final = b"\x00"
+_NO_PARENT: Final = "\x00"
 
 
 @frozen(eq=False, slots=False)
@@ -175,7 +175,7 @@ def _read(answer: TensorDictBase, *, media: bool) -> StagedColumns:
 def _parents(answer: TensorDictBase, present: Flags) -> NDArray[Any]:
     """Parent call ids, None where the flag says that there is none; then the column holds one zero byte."""
     parents = objects(read_texts(answer, "parent_call_id_utf8"))
-    if (parents[~present] != _NO_PARENT.decode()).any():
+    if not set(parents[~present]) <= {_NO_PARENT}:
         raise ValueError("parent_call_id_utf8: expected one zero byte for an absent parent")
     parents[~present] = None
     return parents
@@ -198,9 +198,8 @@ def _call_rules(columns: StagedColumns) -> Iterator[tuple[str, Flags]]:
     fields = columns.fields
     for name, supported in VERSIONS.items():
         yield f"{name}: expected {supported}", fields[name] != supported
-    rollout_ids = fields["rollout_id"].tolist()
-    slashed = {rollout_id for rollout_id in set(rollout_ids) if "/" in rollout_id}
-    yield 'rollout_id: expected no "/"', np.fromiter((item in slashed for item in rollout_ids), np.bool_, len(columns))
+    for slashed in {rollout_id for rollout_id in set(fields["rollout_id"]) if "/" in rollout_id}:
+        yield 'rollout_id: expected no "/"', fields["rollout_id"] == objects([slashed])
     for name in LENGTHS:
         yield f"{name}: negative", fields[name] < 0
     yield from position_rules(fields)
