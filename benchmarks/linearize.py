@@ -19,7 +19,7 @@ from rollproof.impl.lineage import verify
 from rollproof.impl.records import read_receipt
 from rollproof.impl.staged import base_columns, decode
 from rollproof.properties.adapters.nemo_gym import load_staging, row_of
-from rollproof.properties.captured import snapshots_of
+from rollproof.properties.adapters.nemo_gym_source import PARTITION, snapshots_of
 from rollproof.properties.tensors import row_fields
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
 from rollproof.spec.digest import (
@@ -39,7 +39,6 @@ from rollproof.spec.values import owned_key
 SHAPES: Final = ((20, 1600), (1000, 32))
 """(calls, tokens per call)."""
 ROUNDS: Final = 15
-PARTITION: Final = "staging"
 OURS, THEIRS, READY, SHA = "ours", "nemo-gym", "nemo-gym, snapshots ready", "SHA-256 alone"
 OURS_JSON, THEIRS_JSON = "ours, receipt from JSON", "nemo-gym, receipt from JSON"
 

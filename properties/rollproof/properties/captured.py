@@ -17,23 +17,31 @@ from typing import Any, Final, Protocol
 from attrs import define, evolve, field, frozen
 from hypothesis.strategies import SearchStrategy
 
+from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.impl.staging import StagingSink
 from rollproof.properties.adapters.nemo_gym import call_of, load_staging, receipt_of, row_of
-from rollproof.properties.conversations import Conversation, Outcome, Turn, conversations, response, response_id
-from rollproof.properties.tensors import batch_rows, from_torch
+from rollproof.properties.adapters.nemo_gym_source import PARTITION, SnapshotSource
+from rollproof.properties.conversations import (
+    CAPTURED_ROLLOUT,
+    Conversation,
+    Outcome,
+    Turn,
+    conversations,
+    history,
+    response,
+    response_id,
+    said,
+)
+from rollproof.properties.strategies.requests import Stream
+from rollproof.properties.tensors import from_torch, row_fields
 from rollproof.spec.constants import (
-    BASE_COLUMNS,
-    CAPTURE_MODES,
-    DIGEST_COLUMNS,
     MODE_TEXT,
     MODE_TOKEN_IN,
-    SCALAR_COLUMNS,
-    TEXT_COLUMNS,
-    TOKEN_COLUMNS,
 )
-from rollproof.spec.invariant import difference
+from rollproof.spec.invariant import describe, difference, invariant
 from rollproof.spec.plane import Staging
 from rollproof.spec.records import ReassemblerConfig, StagedCall
-from rollproof.spec.requests import Accepted, Answer, FinalizeRollout, Linearize, Refused
+from rollproof.spec.requests import Accepted, Answer, Area, FinalizeRollout, Linearize, Refused
 from rollproof.spec.staged import Row
 from rollproof.spec.tensor import Tensor
 
@@ -83,23 +91,27 @@ class CapturedRollout:
         return FinalizeRollout(config, self.rollout_id, self.receipt, self.receipt["reward"], Staging(self.rows))
 
     def difference(self, found: Answer) -> str | None:
-        """How an answer to ``finalize`` differs from nemo-gym's own verdict, or None.
+        """How an answer to ``finalize`` differs from nemo-gym's own verdict, or None."""
+        return difference_from(self.answer, found)
 
-        An accepted rollout must be its row, bit for bit; a refused one must name its code.
-        """
-        if not isinstance(found, Accepted) or found.value.rollout is None:
-            return f"expected a rollout, got {found}"
-        rollout = found.value.rollout
-        if isinstance(self.answer, Refused):
-            code = self.answer.code if self.answer.code in OUTSIDE_REBUILD else f"rebuild_failed:{self.answer.code}"
-            reason = rollout.rejection_reason or "accepted"
-            return None if f"{reason}:".startswith(f"{code}:") else f"nemo-gym refuses with {code}, found {reason}"
-        if not isinstance(self.answer, Accepted) or not rollout.valid:
-            return f"nemo-gym accepts it, found {rollout.rejection_reason}"
-        row = self.answer.value
-        columns = ("token_ids", "token_mask", "logprobs", "prompt_len")
-        theirs, ours = (tuple(getattr(side, name) for name in columns) for side in (row, rollout))
-        return difference(theirs, ours)
+
+def difference_from(theirs: Answer, found: Answer) -> str | None:
+    """How a finalized rollout differs from what nemo-gym's verifier says of it, or None.
+
+    An accepted rollout must be its row, bit for bit; a refused one must name its code.
+    """
+    if not isinstance(found, Accepted) or found.value.rollout is None:
+        return f"expected a rollout, but it {describe(found)}"
+    rollout = found.value.rollout
+    if isinstance(theirs, Refused):
+        code = theirs.code if theirs.code in OUTSIDE_REBUILD else f"rebuild_failed:{theirs.code}"
+        reason = rollout.rejection_reason or "accepted"
+        return None if f"{reason}:".startswith(f"{code}:") else f"nemo-gym refuses with {code}, found {reason}"
+    if not isinstance(theirs, Accepted) or not rollout.valid:
+        return f"nemo-gym accepts it, found {rollout.rejection_reason}"
+    columns = ("token_ids", "token_mask", "logprobs", "prompt_len")
+    row, ours = (tuple(getattr(side, name) for name in columns) for side in (theirs.value, rollout))
+    return difference(row, ours)
 
 
 @define
@@ -112,6 +124,8 @@ class Gate:
     staging: Any = field(factory=load_staging)
     records: list[Any] = field(factory=list)
     """The manifest rows, in the order in which calls were committed."""
+    admissions: list[Any] = field(factory=list)
+    """What each call was admitted with, in the order of the calls that were made."""
     failures: list[str] = field(factory=list)
     snapshots: list[Any] = field(factory=list)
     _committed: dict[int, Any] = field(factory=dict)
@@ -123,16 +137,11 @@ class Gate:
             if turn.parent is None or turn.parent in self._committed:
                 self._make(position, turn)
         receipt = self._receipt()
-        answer: Answer
-        try:
-            answer = Accepted(row_of(self.staging.verify_and_linearize(receipt, self.snapshots)))
-        except self.staging.ReceiptVerificationError as error:
-            answer = Refused(str(error))
         return CapturedRollout(
             self.conversation.rollout_id,
             receipt.model_dump(mode="json"),
             tuple(call_of(snapshot) for snapshot in self.snapshots),
-            answer,
+            verdict(receipt, self.snapshots),
             (receipt, self.snapshots),
         )
 
@@ -144,6 +153,7 @@ class Gate:
             sink=tee, weight_version_fn=lambda: turn.weight_version, adapter=adapter
         )
         admission = self._admit(position, turn)
+        self.admissions.append(admission)
         prefix = self._prefix(admission)
         call = capture.begin_call(admission, prefix_token_ids=prefix or None)
         request = adapter.enter_prefix({}, prefix)
@@ -159,6 +169,7 @@ class Gate:
             mode=admission.mode,
             admitted_at=turn.admitted_at,
             response_id=response_id(position),
+            **self._fingerprints(position),
         )
         self.records.append(record)
         self.snapshots.append(
@@ -184,6 +195,16 @@ class Gate:
             parent_chain_hash=parent.chain_hash,
             **prefix,
         )
+
+    def _fingerprints(self, position: int) -> dict[str, Any]:
+        """What lets the gate recognise a call's answer in a later request's messages."""
+        package = importlib.import_module("nemo_gym.token_id_capture.fingerprint")
+        asked = history(self.conversation, position)
+        return {
+            "fingerprint_version": package.FINGERPRINT_VERSION,
+            "output_fingerprint": package.assistant_fingerprint([said(position)]),
+            "continuation_fingerprint": package.assistant_fingerprint([*asked, said(position)]),
+        }
 
     def _prefix(self, admission: Any) -> list[int]:
         """What a worker does with an admission: the ids themselves, or the deltas of the staged calls that it names."""
@@ -214,6 +235,15 @@ class Gate:
             return found.model_call_id, "declared", found.reason
         chosen = self.staging.select_terminal_call(self.records)
         return chosen.terminal_model_call_id, "heuristic", chosen.reason
+
+
+def verdict(receipt: Any, snapshots: Sequence[Any]) -> Answer:
+    """What nemo-gym's verifier makes of its own receipt and snapshots."""
+    staging = load_staging()
+    try:
+        return Accepted(row_of(staging.verify_and_linearize(receipt, snapshots)))
+    except staging.ReceiptVerificationError as error:
+        return Refused(str(error))
 
 
 COMMITTED: Final = (
@@ -262,64 +292,6 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# ── over a data plane ───────────────────────────────────────────────────────────────────────────────────────────────
-
-PARTITION: Final = "staging"
-
-
-@frozen
-class SnapshotSource:
-    """nemo-gym's ``StagingSource`` over a data plane: one base snapshot of its own per staging key, in order."""
-
-    plane: Any
-    partition: str = PARTITION
-
-    def fetch(self, staging_keys: list[str]) -> list[Any]:
-        """The snapshots of ``staging_keys``; each validates itself, its digest included."""
-        if not staging_keys:
-            return []
-        answer = self.plane.get_samples(
-            sample_ids=list(staging_keys), partition_id=self.partition, select_fields=list(BASE_COLUMNS)
-        )
-        return snapshots_of(answer)
-
-
-def snapshots_of(answer: Any) -> list[Any]:
-    """The rows of a batched read as nemo-gym's snapshots."""
-    model = load_staging().StagedCallBaseSnapshot
-    rows = {name: batch_rows(answer.get(name)) for name in BASE_COLUMNS}
-    texts = {name: [row.numpy().tobytes() for row in rows[name]] for name in (*TEXT_COLUMNS, *DIGEST_COLUMNS)}
-    scalars = {name: [int(row) for row in rows[name]] for name in (*SCALAR_COLUMNS, "parent_call_id_present")}
-    tokens = {name: [row.tolist() for row in rows[name]] for name in TOKEN_COLUMNS}
-    return [
-        model(
-            rollout_id=texts["rollout_id_utf8"][index].decode(),
-            model_call_id=texts["model_call_id_utf8"][index].decode(),
-            parent_call_id=texts["parent_call_id_utf8"][index].decode()
-            if scalars["parent_call_id_present"][index]
-            else None,
-            mode=CAPTURE_MODES[scalars["capture_mode"][index]],
-            token_ids_delta=tokens["token_ids_delta"][index],
-            token_mask_delta=tokens["token_mask_delta"][index],
-            generation_log_probs_delta=tokens["generation_logprobs_delta"][index],
-            **{name: scalars[name][index] for name in PLAIN_SCALARS},
-            **{name.removesuffix("_bytes"): texts[name][index].hex() for name in DIGEST_COLUMNS},
-        )
-        for index in range(len(texts["rollout_id_utf8"]))
-    ]
-
-
-PLAIN_SCALARS: Final = (
-    "schema_version",
-    "digest_version",
-    "extras_digest_version",
-    "prev_len",
-    "delta_len",
-    "cum_len",
-    "weight_version",
-)
-
-
 def capture(conversation: Conversation, sink: Sink, source: Source) -> CapturedRollout:
     """Drive a conversation through nemo-gym's capture core into ``sink``, and ask its verifier for the row.
 
@@ -331,9 +303,6 @@ def capture(conversation: Conversation, sink: Sink, source: Source) -> CapturedR
 
 def captured(conversation: Conversation) -> CapturedRollout:
     """A conversation captured into our staging sink over a data plane inside the process."""
-    from rollproof.impl.dataplane.memory import MemoryDataPlane
-    from rollproof.impl.staging import StagingSink
-
     plane = StagedRows(MemoryDataPlane())
     rollout = capture(conversation, StagingSink(plane, PARTITION), SnapshotSource(plane))
     return evolve(rollout, rows=plane.rows)
@@ -345,6 +314,14 @@ class StagedRows:
 
     inner: Any
     rows: dict[str, dict[str, Tensor]] = field(factory=dict)
+
+    @classmethod
+    def holding(cls, rows: Mapping[str, Row]) -> StagedRows:
+        """A plane inside the process that holds these rows."""
+        plane = cls(MemoryDataPlane())
+        for key, row in rows.items():
+            plane.put_samples([key], PARTITION, row_fields(dict(row)), [{}])
+        return plane
 
     def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any, tags: Any = None) -> Any:
         """Keep each row, then put it."""
@@ -365,3 +342,38 @@ class StagedRows:
 def captured_rollouts(*, failures: bool = True) -> SearchStrategy[CapturedRollout]:
     """Rollouts of scripted conversations, captured by nemo-gym's own core; see ``conversations``."""
     return conversations(failures=failures).map(captured)
+
+
+# ── in the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def verdict_on(request: FinalizeRollout) -> Answer:
+    """What nemo-gym's verifier makes of the receipt and the staged rows of a captured rollout."""
+    staging = load_staging()
+    receipt = staging.RolloutReceipt.model_validate(request.receipt)
+    plane = StagedRows.holding(request.staging.rows)
+    return verdict(receipt, SnapshotSource(plane).fetch([record.staging_key for record in receipt.manifest]))
+
+
+@invariant(
+    "CAPTURED-1",
+    Area.ROLLOUT,
+    "5",
+    "A rollout captured by nemo-gym's own core finalizes to exactly the row of its own verify_and_linearize.",
+    (FinalizeRollout,),
+)
+def captured_row(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
+    """Checked against nemo-gym's verdict, not against the spec."""
+    return difference_from(verdict_on(request), actual) if request.rollout_id == CAPTURED_ROLLOUT else None
+
+
+def streams(area: Area) -> Iterator[Stream]:
+    """Captured rollouts for the areas lineage and rollout; none where nemo-gym is not installed."""
+    try:
+        load_staging()
+    except ImportError:
+        return
+    if area is Area.LINEAGE:
+        yield Stream("captured", area, captured_rollouts().map(lambda rollout: rollout.linearize()), 0.2)
+    if area is Area.ROLLOUT:
+        yield Stream("captured", area, captured_rollouts().map(lambda rollout: rollout.finalize()), 0.5)

@@ -19,6 +19,8 @@ from rollproof.properties.adapters.nemo_gym import load_staging
 from rollproof.properties.strategies.values import Bytes, draw_bytes, log_prob, token_id, weight_version
 from rollproof.spec.constants import INT63_LIMIT
 
+CAPTURED_ROLLOUT: Final = "captured_g0"
+"""The rollout id of every drawn conversation: how the gate knows a captured rollout."""
 ROUTE_LAYERS: Final = 2
 ROUTE_TOP_K: Final = 2
 ROUTE_EXPERTS: Final = 8
@@ -80,6 +82,18 @@ def response_id(position: int) -> str:
     return f"chatcmpl-{position}"
 
 
+def said(position: int) -> dict[str, str]:
+    """The policy's message in a call, as the harness echoes it later."""
+    return {"role": "assistant", "content": f"answer {position}"}
+
+
+def history(conversation: Conversation, position: int) -> list[dict[str, str]]:
+    """The messages that a call's request carries: those of the calls that it continues, then its own question."""
+    turn = conversation.turns[position]
+    before = [] if turn.parent is None else [*history(conversation, turn.parent), said(turn.parent)]
+    return [*before, {"role": "user", "content": f"question {','.join(map(str, turn.prompt))}"}]
+
+
 def response(position: int, turn: Turn, request: Mapping[str, Any]) -> Any:
     """The chat completion of a vLLM server for one call, through JSON as it travels.
 
@@ -88,7 +102,7 @@ def response(position: int, turn: Turn, request: Mapping[str, Any]) -> Any:
     prefix = list(request["required_prefix_token_ids"])
     if turn.outcome is Outcome.OTHER_PROMPT:
         prefix = [token + 1 for token in prefix]
-    message: dict[str, Any] = {"role": "assistant", "content": "text plays no part here"}
+    message: dict[str, Any] = {**said(position)}
     choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     body: dict[str, Any] = {
         "id": response_id(position),
@@ -155,7 +169,7 @@ def _conversations(draw: DrawFn, failures: bool, max_turns: int) -> Conversation
     if decide.chance(128):
         answered = [position for position, turn in enumerate(turns) if turn.outcome is Outcome.ANSWERED]
         declared = decide.choose(answered or [0])
-    return Conversation("g7_g0", tuple(turns), declared)
+    return Conversation(CAPTURED_ROLLOUT, tuple(turns), declared)
 
 
 def _turn(decide: Bytes, before: list[Turn], version: int, troubled: bool) -> Turn:

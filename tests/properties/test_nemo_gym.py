@@ -1,0 +1,307 @@
+"""nemo-gym as an implementation: it agrees where it should, and every known deviation is itself and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve, fields
+from hypothesis import HealthCheck, given, settings
+
+pytest.importorskip("nemo_gym.token_id_capture.staging")
+
+from rollproof.properties.adapters import nemo_gym as adapter
+from rollproof.properties.adapters.leniency import layout_digest
+from rollproof.properties.adapters.nemo_gym import NemoGym
+from rollproof.properties.asking import ask, long_chain
+from rollproof.properties.protocol import Deviation
+from rollproof.properties.strategies.histories import histories
+from rollproof.properties.strategies.recipes import Nest, realize_request
+from rollproof.spec.digest import call_digest, chain_digest, prefix_digest
+from rollproof.spec.invariants import CATALOGUE
+from rollproof.spec.oracle import answer
+from rollproof.spec.records import CallRecord, Receipt, StagedCall
+from rollproof.spec.requests import (
+    Accepted,
+    Answer,
+    Area,
+    CallDigest,
+    ChainDigest,
+    Crashed,
+    ExtrasDigest,
+    Linearize,
+    LinearizeGrowth,
+    ParseReceipt,
+    PrefixDigest,
+    Refused,
+    Request,
+    SelectTerminal,
+)
+from rollproof.spec.rules.records import GOLDEN
+
+NEMO_GYM = NemoGym()
+HASH = "0" * 64
+ROOT = StagedCall("r", "c", None, "text", 0, 2, 2, 0, (1, 2), (0.0, 1.0), (0.0, -0.5), HASH, HASH, HASH, HASH)
+
+
+def call(**changes: Any) -> StagedCall:
+    """A root call with changes, and with every hash right by the byte layout."""
+    changed = evolve(ROOT, **changes)
+    ids = changed.token_ids_delta
+    hashed = evolve(changed, chain_hash=chain_digest(None, ids), cumulative_hash=prefix_digest(ids))
+    return evolve(hashed, digest=layout_digest(hashed) or HASH)
+
+
+def rollout(*calls: StagedCall) -> Linearize:
+    """A rollout that lists exactly these calls; the last is its terminal."""
+    shared = [one.name for one in fields(CallRecord) if hasattr(ROOT, one.name)]
+    manifest = tuple(
+        CallRecord(
+            **{name: getattr(one, name) for name in shared},
+            staging_key=f"{one.rollout_id}/{one.model_call_id}",
+            response_id="x",
+        )
+        for one in calls
+    )
+    return Linearize(Receipt(calls[0].rollout_id, manifest, calls[-1].model_call_id, "declared"), calls)
+
+
+def receipt(row: dict[str, Any] | None = None, **changes: Any) -> ParseReceipt:
+    """A valid receipt of one call, with changes to its row and to itself."""
+    shared = ("model_call_id", "prev_len", "delta_len", "cum_len", "weight_version", "digest", "extras_digest")
+    entry = {name: getattr(ROOT, name) for name in (*shared, "chain_hash", "cumulative_hash", "mode")}
+    entry |= {"staging_key": "r/c", "response_id": "x"} | (row or {})
+    value = {"rollout_id": "r", "manifest": [entry], "terminal_model_call_id": "c", "terminal_selection": "declared"}
+    return ParseReceipt(value | changes)
+
+
+def both(request: Request) -> tuple[Answer, Answer]:
+    return answer(realize_request(request)), ask(NEMO_GYM, realize_request(request))
+
+
+def explanations(request: Request, expected: Answer, actual: Answer) -> set[str]:
+    return {known.id for known in NemoGym.deviations if known.applies(request, expected, actual)}
+
+
+def complaints(request: Request, expected: Answer, actual: Answer) -> list[str]:
+    found = (item.check(request, expected, actual) for item in CATALOGUE if item.covers(request))
+    return [complaint for complaint in found if complaint is not None]
+
+
+# ── agreement ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("request_", "value"), GOLDEN)
+def test_golden_values(request_: Request, value: str) -> None:
+    assert both(request_) == (Accepted(value), Accepted(value))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(histories())
+def test_valid_histories_agree(history: Any) -> None:
+    request = history.linearize()
+    requests = [
+        request,
+        ParseReceipt(history.raw_receipt()),
+        SelectTerminal(request.receipt.manifest),
+        *(CallDigest(one) for one in request.calls),
+        *(PrefixDigest(one.token_ids_delta) for one in request.calls),
+        *(ChainDigest(one.chain_hash, one.token_ids_delta) for one in request.calls),
+    ]
+    for one in requests:
+        expected, actual = both(one)
+        assert isinstance(expected, Accepted)
+        assert complaints(one, expected, actual) == []
+
+
+AGREED_REFUSALS = [
+    PrefixDigest((2**64,)),
+    PrefixDigest((True,)),
+    ChainDigest("A" * 64, (1,)),
+    ExtrasDigest([]),
+    ExtrasDigest({"": float("nan")}),
+    ExtrasDigest({"": ()}),
+    ExtrasDigest({"": "\ud800"}),
+    ExtrasDigest({"": 2**63}),
+    CallDigest(evolve(ROOT, mode="token_in")),
+    CallDigest(evolve(ROOT, weight_version=2**64)),
+    CallDigest(evolve(ROOT, generation_log_probs_delta=(0.0, 4e38))),
+    CallDigest(evolve(ROOT, generation_log_probs_delta=(1e-300, -0.5))),
+    CallDigest(evolve(ROOT, token_mask_delta=(0.0, 0.5))),
+    receipt(reward="high"),
+    receipt(reward=float("inf")),
+    receipt(reward=10**400),
+    receipt(capture_poisoned=2),
+    receipt(schema_version="2"),
+    receipt(manifest=None),
+    receipt(unknown=1),
+    receipt({"prev_len": 2**63, "delta_len": 1, "cum_len": 2**63}),
+    ParseReceipt("{}"),
+    rollout(evolve(call(), digest="1" * 64)),
+    rollout(call(token_mask_delta=(1.0, 0.0), generation_log_probs_delta=(-0.5, 0.0))),
+    rollout(call(token_mask_delta=(0.0, 0.0), generation_log_probs_delta=(0.0, 0.0))),
+    rollout(evolve(call(), weight_version=True)),
+]
+
+
+@pytest.mark.parametrize("request_", AGREED_REFUSALS, ids=repr)
+def test_refusals_agree(request_: Request) -> None:
+    expected, actual = both(request_)
+    assert isinstance(expected, Refused)
+    assert isinstance(actual, Refused)
+    assert complaints(request_, expected, actual) == []
+    assert explanations(request_, expected, actual) == set()
+
+
+# ── known deviations, by their smallest inputs ──────────────────────────────────────────────────────────────────────
+
+MINUS_ZERO_MASK = {"token_mask_delta": (-0.0, 1.0)}
+MINUS_ZERO_CARRY = {"generation_log_probs_delta": (-0.0, -0.5)}
+FLOAT64 = {"generation_log_probs_delta": (0.0, -0.1)}
+CHILD = {"model_call_id": "d", "parent_call_id": "c", "mode": "token_in"}
+FAR = evolve(call(), **CHILD, prev_len=2**63, cum_len=2**63 + 2)
+DEVIATIONS: list[tuple[str, Request]] = [
+    ("D1", CallDigest(call(token_ids_delta=(2**63, 2)))),
+    ("D1", CallDigest(call(weight_version=2**64 - 1))),
+    ("D1", CallDigest(FAR)),
+    ("D1", rollout(call(token_ids_delta=(2**63, 2)))),
+    ("D1", rollout(call(weight_version=2**63))),
+    ("D1", rollout(call(), evolve(FAR, digest=layout_digest(FAR)))),
+    ("D2", CallDigest(call(**MINUS_ZERO_MASK))),
+    ("D2", CallDigest(call(**MINUS_ZERO_CARRY))),
+    ("D2", rollout(call(**MINUS_ZERO_MASK))),
+    ("D2", rollout(call(**MINUS_ZERO_CARRY))),
+    ("D3", ExtrasDigest(Nest("dict", 65))),
+    ("D3", ExtrasDigest({"": Nest("list", 64)})),
+    ("D3", ExtrasDigest(Nest("dict", 100_000))),
+    ("float64-log-prob", CallDigest(call(**FLOAT64))),
+    ("float64-log-prob", rollout(call(**FLOAT64))),
+    ("rollout-id-slash", CallDigest(call(rollout_id="a/b"))),
+    ("rollout-id-slash", rollout(call(rollout_id="a/b"))),
+    ("rollout-id-slash", receipt(rollout_id="a/b")),
+    ("malformed-digest", rollout(evolve(call(), digest="A" * 64))),
+    ("D16", receipt(reward="3.0")),
+    ("D16", receipt(reward=True)),
+    ("D16", receipt(capture_poisoned="no")),
+    ("D16", receipt(capture_poisoned=0)),
+    ("D16", receipt(capture_poisoned=0.0)),
+    ("D16", receipt(schema_version=2.0)),
+    ("D16", receipt(extras_digest_version=True)),
+    ("D16", receipt({"digest_version": 2.0})),
+    ("D16", receipt({"weight_version": 2**63})),
+    ("D16", receipt({"fingerprint_version": 2**64})),
+    ("D16", receipt({"delta_len": 2**63, "cum_len": 2**63})),
+    ("D16", ParseReceipt({**receipt().value, "manifest": tuple(receipt().value["manifest"])})),
+    ("lone-surrogate", receipt(terminal_attribution_reason="\ud800")),
+    ("lone-surrogate", receipt(capture_poisoned=True, failure_reason="\ud800")),
+]
+
+
+@pytest.mark.parametrize(("name", "request_"), DEVIATIONS, ids=repr)
+def test_deviation_shows_and_is_told_apart(name: str, request_: Request) -> None:
+    expected, actual = both(request_)
+    assert complaints(request_, expected, actual)
+    assert explanations(request_, expected, actual) == {name}
+
+
+@pytest.mark.parametrize(("name", "request_"), DEVIATIONS, ids=repr)
+def test_a_deviation_excuses_no_other_answer(name: str, request_: Request) -> None:
+    expected, actual = both(request_)
+    others: list[Answer] = [Crashed("KeyError"), expected]
+    if not isinstance(actual, Crashed) and not isinstance(request_, ExtrasDigest):
+        others += [Accepted("f" * 64), Refused("unsupported_schema"), Accepted(None)]
+    if isinstance(actual, Accepted) and isinstance(request_, ParseReceipt):
+        others.append(Accepted(evolve(actual.value, reward=0.25)))
+    if isinstance(actual, Accepted) and isinstance(request_, Linearize):
+        others.append(Accepted(evolve(actual.value, prompt_len=actual.value.prompt_len + 1)))
+    for other in others:
+        assert explanations(request_, expected, other) == set(), other
+
+
+def test_every_declared_deviation_but_growth_has_a_smallest_input() -> None:
+    kinds = {Linearize: Area.LINEAGE, ParseReceipt: Area.RECEIPT}
+    shown = {(name, kinds.get(type(request), Area.DIGEST)) for name, request in DEVIATIONS}
+    declared = {(known.id, known.area) for known in NemoGym.deviations}
+    assert declared == shown | {("D5", Area.LINEAGE)}
+
+
+TWO_CAUSES: list[tuple[set[str], Request]] = [
+    ({"D1", "D2"}, rollout(call(token_ids_delta=(2**63, 2), **MINUS_ZERO_MASK))),
+    ({"D2", "float64-log-prob"}, CallDigest(call(token_mask_delta=(-0.0, 1.0), **FLOAT64))),
+    ({"D16", "rollout-id-slash"}, receipt(reward="1", rollout_id="a/b")),
+]
+
+
+@pytest.mark.parametrize(("names", "request_"), TWO_CAUSES, ids=repr)
+def test_two_causes_are_both_named(names: set[str], request_: Request) -> None:
+    assert explanations(request_, *both(request_)) == names
+
+
+NOT_EXCUSED: list[tuple[str, Request, Answer]] = [
+    ("-0.0 beside a wrong digest", rollout(evolve(call(**MINUS_ZERO_MASK), digest="1" * 64)), Accepted(None)),
+    ("wide version healed", rollout(evolve(call(), weight_version=2**63)), ask(NEMO_GYM, rollout(call()))),
+    ("deep and unsound", ExtrasDigest({"": Nest("list", 70, float("nan"))}), Accepted("f" * 64)),
+    ("not deep", ExtrasDigest({"": Nest("list", 63, float("nan"))}), Crashed("RecursionError")),
+    ("valid and crashed", ExtrasDigest({}), Crashed("RecursionError")),
+    ("linear growth", LinearizeGrowth(), Accepted((1000, 4000))),
+    ("cubic growth", LinearizeGrowth(), Accepted((1000, 64_000))),
+]
+
+
+@pytest.mark.parametrize(("_", "request_", "actual"), NOT_EXCUSED, ids=[name for name, _, _ in NOT_EXCUSED])
+def test_other_faults_are_not_excused(_: str, request_: Request, actual: Answer) -> None:
+    assert explanations(request_, answer(realize_request(request_)), actual) == set()
+
+
+def test_a_tampered_wide_version_is_still_corrupt() -> None:
+    """Moving 2**63 back to 0 happens to restore what was digested; the wrong digest must stay wrong."""
+    request = rollout(evolve(call(), weight_version=2**63))
+    expected, actual = both(request)
+    assert (expected.code, actual.code) == ("invalid_snapshot", "corrupt_digest")  # type: ignore[union-attr]
+    assert explanations(request, expected, actual) == {"D1"}
+
+
+def test_a_rollout_id_with_a_slash_beside_a_foreign_call() -> None:
+    request = rollout(call(rollout_id="a/b"), evolve(call(), model_call_id="d"))
+    expected, actual = both(request)
+    assert (expected.code, actual.code) == ("invalid_snapshot", "wrong_rollout")  # type: ignore[union-attr]
+    assert explanations(request, expected, actual) == {"rollout-id-slash"}
+
+
+def test_growth_is_quadratic() -> None:
+    """Decision D5, at a size that a test can afford; the gate counts 1,000 and 4,000 calls."""
+    request = LinearizeGrowth(100, 1600)
+    actual = ask(NEMO_GYM, request)
+    assert isinstance(actual, Accepted)
+    few, many = actual.value
+    assert many > 2 * 16 * few
+    assert explanations(request, answer(request), actual) == {"D5"}
+
+
+# ── the adapter ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r"pip install --no-deps .*nemo-gym==0\.7\.0") as raised:
+        NemoGym()
+    assert "\n" not in str(raised.value)
+
+
+def test_records_survive_the_way_there_and_back() -> None:
+    receipt_, calls = long_chain(3)
+    assert adapter.receipt_of(NEMO_GYM.theirs_receipt(receipt_)) == receipt_
+    assert tuple(adapter.call_of(NEMO_GYM.theirs_call(one)) for one in calls) == calls
+    assert [call_digest(one) for one in calls] == [one.digest for one in calls]
+
+
+def test_deviations_are_found_by_area() -> None:
+    assert {known.area for known in NemoGym.deviations} <= NemoGym.areas
+    applies: Callable[..., bool] = NemoGym.deviations[0].applies
+    assert isinstance(NemoGym.deviations[0], Deviation)
+    assert not applies(PrefixDigest(()), Accepted("x"), Accepted("y"))
