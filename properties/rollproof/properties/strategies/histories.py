@@ -46,6 +46,7 @@ def _histories(
     max_calls: int,
     min_chain: int,
     max_carry: int,
+    min_generation: int,
     max_generation: int,
     extras: SearchStrategy[Any] | None,
 ) -> History:
@@ -65,6 +66,7 @@ def _histories(
                 name(index),
                 chained=index < min_chain,
                 max_carry=max_carry,
+                min_generation=min_generation,
                 max_generation=max_generation,
                 extras=None if extras is None else (draw(extras),),
             )
@@ -102,6 +104,7 @@ def draw_call(
     *,
     chained: bool,
     max_carry: int,
+    min_generation: int,
     max_generation: int,
     extras: tuple[Any] | None,
 ) -> Call:
@@ -119,7 +122,7 @@ def draw_call(
         elif link >= 96:
             parent = made[decide.below(len(made))]
     carry = decide.below(max_carry + 1)
-    generation = 1 + decide.below(max_generation)
+    generation = min_generation + decide.below(max_generation - min_generation + 1)
     version = weight_version(decide)
     own_extras = decide.choose(EXTRAS) if extras is None else extras[0]
     ids = tuple(token_id(decide) for _ in range(carry + generation))
@@ -183,6 +186,7 @@ def histories(
     max_calls: int = 5,
     min_chain: int = 1,
     max_carry: int = 3,
+    min_generation: int = 1,
     max_generation: int = 3,
     extras: SearchStrategy[Any] | None = None,
 ) -> SearchStrategy[History]:
@@ -197,12 +201,13 @@ def histories(
         max_calls: Most calls.
         min_chain: So many first calls each continue the one before, which makes them one chain.
         max_carry: Most carry tokens of a call.
+        min_generation: Fewest generated tokens of a call.
         max_generation: Most generated tokens of a call.
         extras: Strategy for a call's extras; by default a small choice of JSON objects and null.
     """
     check_range("calls", min_calls, max_calls, 1)
     check_range("carry", 0, max_carry, 0)
-    check_range("generation", 1, max_generation, 1)
+    check_range("generation", min_generation, max_generation, 1)
     check_range("chain", 1, min_chain, 1)
     if min_chain > min_calls:
         raise InvalidArgument(f"expected min_chain <= min_calls, got {min_chain} and {min_calls}")
@@ -211,4 +216,4 @@ def histories(
     if isinstance(rollout_id, str) and not is_rollout_id(rollout_id):
         raise InvalidArgument(f'expected a non-empty rollout_id without "/", got {rollout_id!r}')
     owner = rollout_ids() if rollout_id is None else rollout_id
-    return _histories(owner, min_calls, max_calls, min_chain, max_carry, max_generation, extras)
+    return _histories(owner, min_calls, max_calls, min_chain, max_carry, min_generation, max_generation, extras)

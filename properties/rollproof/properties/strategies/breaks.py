@@ -1,0 +1,154 @@
+"""One targeted break per reachable rejection code of sections 3 to 5: a valid rollout with one thing wrong.
+
+``BREAKS`` maps an area and a code to a strategy. Every request that it draws must be answered with that code, and with
+no other: what else would have become wrong was made right again. ``ordered_breaks`` makes two things wrong, so that the
+order of the checks decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from attrs import frozen
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from rollproof.properties.strategies.draft import Draft, Edit, Inapplicable, apply
+from rollproof.properties.strategies.histories import histories
+from rollproof.properties.strategies.history import History
+from rollproof.properties.strategies.lineage_breaks import LINEAGE_EDITS
+from rollproof.properties.strategies.receipt_breaks import INVALID_RECEIPTS
+from rollproof.properties.strategies.rollout_breaks import HARMLESS, HARMLESS_TO_LINEAGE, ROLLOUT_EDITS
+from rollproof.properties.strategies.values import draw_bytes
+from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.requests import Area, Request
+
+FINISH: Final[dict[Area, Callable[[Draft], Request]]] = {
+    Area.RECEIPT: Draft.parse,
+    Area.LINEAGE: Draft.linearize,
+    Area.ROLLOUT: Draft.finalize,
+}
+"""Per area, the request that a draft becomes."""
+
+BYTES_PER_EDIT: Final = 12
+
+
+@frozen
+class Needs:
+    """What a history must have for a code's edits to apply."""
+
+    calls: int = 1
+    chain: int = 1
+    generation: int = 1
+
+
+NEEDS: Final[dict[Code, Needs]] = {
+    Code.DUPLICATE_MANIFEST_ROW: Needs(calls=2),
+    Code.REBUILD_DUPLICATE_STAGING_KEY: Needs(calls=2),
+    Code.DUPLICATE_STAGING_KEY: Needs(calls=2),
+    Code.DUPLICATE_SNAPSHOT: Needs(calls=2),
+    Code.SNAPSHOT_ORDER_MISMATCH: Needs(calls=2),
+    Code.STAGING_KEY_MISMATCH: Needs(calls=2),
+    Code.CALL_ID_MISMATCH: Needs(calls=2),
+    Code.LINEAGE_CYCLE: Needs(calls=2),
+    Code.WRONG_PARENT_CALL_ID: Needs(calls=2, chain=2),
+    Code.WRONG_PREV_LEN: Needs(calls=2, chain=2),
+    Code.MISSING_PARENT: Needs(calls=2, chain=2),
+    Code.PARENT_LENGTH_MISMATCH: Needs(calls=2, chain=2),
+    Code.INVALID_MASK_ORDER: Needs(generation=2),
+}
+
+
+def _histories(needs: Needs) -> SearchStrategy[History]:
+    return histories(
+        min_calls=needs.calls,
+        max_calls=max(4, needs.calls),
+        min_chain=needs.chain,
+        min_generation=needs.generation,
+        max_generation=max(3, needs.generation),
+    )
+
+
+@st.composite
+def _broken(draw: DrawFn, source: SearchStrategy[History], edits: Sequence[Edit], area: Area) -> Request:
+    draft = Draft.of(draw(source))
+    decide = draw_bytes(draw, 1 + BYTES_PER_EDIT)
+    apply(decide.choose(edits), draft, decide)
+    return FINISH[area](draft)
+
+
+def broken(area: Area, code: Code) -> SearchStrategy[Request]:
+    """Requests of ``area`` that must be answered with ``code``."""
+    edits = LINEAGE_EDITS[code] if code.stage is Stage.REBUILD else ROLLOUT_EDITS[code]
+    return _broken(_histories(NEEDS.get(code, Needs())), edits, area)
+
+
+def _reachable(code: Code) -> bool:
+    return code.value.shadowed_by is None
+
+
+BREAKS: Final[dict[tuple[Area, Code], Callable[[], SearchStrategy[Request]]]] = {
+    (area, code): partial(broken, area, code)
+    for area, codes in (
+        (Area.RECEIPT, [Code.INVALID_RECEIPT]),
+        (Area.LINEAGE, list(LINEAGE_EDITS)),
+        (
+            Area.ROLLOUT,
+            [*ROLLOUT_EDITS, *(code for code in LINEAGE_EDITS if code.value.hidden_in_rollout_by is None)],
+        ),
+    )
+    for code in codes
+    if _reachable(code)
+}
+"""Per area and code, the strategy whose requests must be answered with it."""
+
+
+def reason(area: Area, code: Code) -> str:
+    """The beginning of the reason that an area gives for a code."""
+    if area is Area.ROLLOUT and code.stage is Stage.REBUILD:
+        return f"{Code.REBUILD_FAILED.code}:{code.code}"
+    return code.code
+
+
+# ── two at once, and harmless ones ──────────────────────────────────────────────────────────────────────────────────
+
+_LINEAGE_ONLY: Final[tuple[Edit, ...]] = tuple(edit for edits in LINEAGE_EDITS.values() for edit in edits)
+_IN_ROLLOUTS: Final[tuple[Edit, ...]] = tuple(
+    edit
+    for code, edits in {**LINEAGE_EDITS, **ROLLOUT_EDITS}.items()
+    for edit in edits
+    if code.value.hidden_in_rollout_by is None and code not in (Code.MISSING_RECEIPT, Code.INVALID_RECEIPT)
+)
+
+
+@st.composite
+def _ordered(draw: DrawFn, area: Area, edits: Sequence[Edit], last: Sequence[Edit]) -> Request:
+    draft = Draft.of(draw(histories(min_calls=2, max_calls=4, max_generation=3)))
+    decide = draw_bytes(draw, 4 + 3 * BYTES_PER_EDIT)
+    chosen = [decide.choose(edits), decide.choose(edits)]
+    if decide.chance(48):
+        chosen.append(decide.choose(last))
+    for edit in chosen:
+        try:
+            edit(draft, decide)
+        except Inapplicable:
+            continue
+    return FINISH[area](draft)
+
+
+def ordered_breaks(area: Area) -> SearchStrategy[Request]:
+    """Requests with two or three things wrong, on the same call or on different ones: the first check that fails wins.
+
+    Areas lineage and rollout. No code is promised; the contract's answer says which it is.
+    """
+    if area is Area.LINEAGE:
+        return _ordered(area, _LINEAGE_ONLY, _LINEAGE_ONLY)
+    return _ordered(area, _IN_ROLLOUTS, INVALID_RECEIPTS)
+
+
+def harmless(area: Area) -> SearchStrategy[Request]:
+    """Requests of a rollout with something odd about it that no rule forbids."""
+    edits = HARMLESS if area is Area.ROLLOUT else HARMLESS_TO_LINEAGE
+    return _broken(histories(min_calls=2, min_chain=1), edits, area)
