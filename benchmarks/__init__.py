@@ -9,7 +9,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import field, frozen
 
@@ -41,32 +41,34 @@ class Timing:
         return min(ratios), statistics.median(ratios)
 
 
+ROUND_SECONDS: Final = 0.05
+"""A contestant runs as often per round as fits into this, at least once."""
+
+
 def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
     """Time every contestant once per round, so that whatever the machine does meets all of them.
 
-    One unmeasured round comes first. The order turns from round to round, and the garbage collector stays off while
-    the clock runs.
+    A first round is not measured; it tells how often each fits into ``ROUND_SECONDS``. The order turns from round to
+    round, and the garbage collector stays off while the clock runs.
     """
     names: Sequence[str] = list(contestants)
+    repeats = {name: max(1, int(ROUND_SECONDS / timed(contestants[name], 1))) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for index in range(rounds + 1):
+    for index in range(rounds):
         start = index % len(names)
         for name in (*names[start:], *names[:start]):
-            taken = timed(contestants[name])
-            if index:
-                seconds[name].append(taken)
+            seconds[name].append(timed(contestants[name], repeats[name]))
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Seconds that one call takes; what it returns is dropped after the clock has stopped."""
+def timed(call: Callable[[], object], repeats: int) -> float:
+    """Seconds per call, over ``repeats`` calls in a row."""
     gc.collect()
     gc.disable()
     try:
         started = time.perf_counter()
-        result = call()
-        taken = time.perf_counter() - started
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - started) / repeats
     finally:
         gc.enable()
-    del result
-    return taken

@@ -73,7 +73,7 @@ def show(console: Console, table: Table) -> None:
 
 def run(names: Iterable[str] = ()) -> int:
     """Run measurements by name, all without names. Returns the exit status."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     found = measurements(names)
     unknown = sorted(set(names) - found.keys())
     if unknown:
