@@ -193,15 +193,16 @@ def _check_graph(receipt: ReceiptColumns, staged: StagedColumns) -> list[int]:
     missing, child = links == absent, links >= 0
     starts, ends = staged.fields["prev_len"], staged.fields["cum_len"]
     mismatched = child & ~missing & (starts != ends[np.where(missing, 0, links)])
-    if missing.any() or mismatched.any():
-        rules = (
+    cyclic = _reach_a_cycle(parents) if mismatched.any() else np.zeros_like(missing)
+    broken = earliest(
+        (
             (Code.MISSING_PARENT, missing),
             (Code.PARENT_LENGTH_MISMATCH, mismatched),
-            (Code.LINEAGE_CYCLE, _reach_a_cycle(parents)),
+            (Code.LINEAGE_CYCLE, cyclic),
         )
-        first = earliest(rules)
-        assert first is not None
-        raise Rejected(first[1], f"call {receipt.call_ids[first[0]]}")
+    )
+    if broken is not None:
+        raise Rejected(broken[1], f"call {receipt.call_ids[broken[0]]}")
     return parents
 
 
@@ -239,10 +240,9 @@ def _chain(receipt: ReceiptColumns, parents: Sequence[int]) -> list[int]:
 
 def _lay_out(receipt: ReceiptColumns, staged: StagedColumns, chain: list[int]) -> ChainRow:
     """The chain's deltas back to back, each checked against the hashes that tie it to its parent."""
-    calls, bounds = np.array(chain), staged.encoded.bounds
-    spans = [(bounds[call], bounds[call + 1]) for call in chain]
-    if chain == list(range(len(staged))):
-        spans = [(0, bounds[-1])]
+    calls, bounds = np.array(chain, dtype=np.int64), staged.encoded.bounds
+    whole = chain == list(range(len(staged)))
+    spans = [(0, bounds[-1])] if whole else [(bounds[call], bounds[call + 1]) for call in chain]
 
     def of_chain(column: NDArray[Any]) -> NDArray[Any]:
         parts = [column[start:end] for start, end in spans]
@@ -258,7 +258,7 @@ def _lay_out(receipt: ReceiptColumns, staged: StagedColumns, chain: list[int]) -
             (Code.EMPTY_GENERATION, generation_lens == 0),
         )
     )
-    _check_chain_hashes(receipt, staged, chain if broken is None else chain[: broken[0] + 1])
+    _check_chain_hashes(receipt, staged, calls if broken is None else calls[: broken[0] + 1])
     if broken is not None:
         raise Rejected(broken[1], f"call {receipt.call_ids[chain[broken[0]]]}")
     ids = [staged.encoded.ids[8 * start : 8 * end] for start, end in spans]
@@ -291,8 +291,9 @@ def _generation(generated: Flags, offsets: Ints) -> tuple[Ints, Flags]:
     return lens, ordered
 
 
-def _check_chain_hashes(receipt: ReceiptColumns, staged: StagedColumns, chain: Sequence[int]) -> None:
-    actual, carried = chain_digests(staged.encoded, chain), staged.fields["chain_hash"][chain]
-    broken = first_difference(actual, carried)
+def _check_chain_hashes(receipt: ReceiptColumns, staged: StagedColumns, calls: Ints) -> None:
+    """Each call extends its parent's chain hash. ``calls`` are positions, root first."""
+    actual = chain_digests(staged.encoded, calls.tolist())
+    broken = first_difference(actual, staged.fields["chain_hash"][calls])
     if broken is not None:
-        raise Rejected(Code.CHAIN_HASH_MISMATCH, f"call {receipt.call_ids[chain[broken]]}")
+        raise Rejected(Code.CHAIN_HASH_MISMATCH, f"call {receipt.call_ids[calls[broken]]}")

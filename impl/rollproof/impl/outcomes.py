@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -131,11 +131,16 @@ class KVBatchMeta:
 
 def batch_meta(**fields: Any) -> Any:
     """Batch metadata of NeMo RL's own class where that is installed, of ours otherwise."""
+    return _meta_class()(**fields)
+
+
+@cache
+def _meta_class() -> Any:
     try:
         from nemo_rl.data_plane import KVBatchMeta as TheirMeta
     except ImportError:
-        return KVBatchMeta(**fields)
-    return TheirMeta(**fields)
+        return KVBatchMeta
+    return TheirMeta
 
 
 @frozen(eq=False)

@@ -129,8 +129,9 @@ def staged_row(record: Any, attachments: Mapping[str, Any] | None = None, *, cap
     columns, fault = from_calls([record])
     if fault is not None:
         raise ValueError(fault)
-    metadata = metadata_json(record.extras)
-    encoding, staged_routes = routes.staged_columns(record.extras, record.delta_len)
+    extras = getattr(record, "extras", None)
+    metadata = metadata_json(extras)
+    encoding, staged_routes = routes.staged_columns(extras, record.delta_len)
     fields = _base_columns(columns, metadata)
     fields["routed_experts_encoding"] = torch.tensor([encoding])
     fields["routed_len"] = torch.tensor([0 if staged_routes is None else staged_routes.shape[1]])
