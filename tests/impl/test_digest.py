@@ -137,7 +137,7 @@ def test_extras_outside_their_domain_have_no_digest(extras):
 )
 def test_calls_that_break_a_rule_have_no_digest(changes):
     call = evolve(GOLDEN_CALL, **changes)
-    with pytest.raises(ValueError, match=r"expected|negative|not finite"):
+    with pytest.raises(ValueError, match=r"expected|not finite"):
         spec.call_digest(call)
-    with pytest.raises(ValueError, match=r"expected|negative|not finite"):
+    with pytest.raises(ValueError, match=r"expected|not finite"):
         digest.call_digest(call)

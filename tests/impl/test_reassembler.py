@@ -472,12 +472,8 @@ def test_advisories(make):
     make.add_call(calls, [5], 0, parent=other)
     receipt = make.receipt_of(calls, terminal_model_call_id="c1", reward=10**300)
     request = GroupRequest("g", ("g_g0",), (receipt,), (1.0,), (True,))
-    assert (
-        complaints(
-            FinalizeGroups(ReassemblerConfig(max_seq_len=2), (GroupStep(request),), Staging(make.rows_of(calls)))
-        )
-        == []
-    )
+    config, staging = ReassemblerConfig(max_seq_len=2), Staging(make.rows_of(calls))
+    assert complaints(FinalizeGroups(config, (GroupStep(request),), staging)) == []
     group = make.reassembler(make.plane_of(calls), max_seq_len=2).finalize_group(
         "g", ["g_g0"], [receipt], [1.0], **GROUP
     )

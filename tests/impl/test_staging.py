@@ -68,7 +68,7 @@ def test_metadata_leaves_the_routes_out():
     "changes", [{"token_mask_delta": (-0.0, 0.0, 1.0, 1.0)}, {"token_ids_delta": (1, 2, 3, 2**63)}, {"cum_len": 9}]
 )
 def test_a_row_that_would_be_rejected_is_not_staged(make, changes):
-    with pytest.raises(ValueError, match=r"expected|too large"):
+    with pytest.raises(ValueError, match="expected"):
         staged_row(evolve(make.two_calls()[0], **changes))
 
 

@@ -229,7 +229,7 @@ def from_calls(calls: Sequence[StagedCall]) -> tuple[StagedColumns, str | None]:
     for call in calls:
         try:
             tokens.append(_arrays(call))
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             fault = str(error)
             break
     columns = _from_arrays(calls[: len(tokens)], tokens)
@@ -271,7 +271,7 @@ def _arrays(call: StagedCall) -> tuple[NDArray[Any], ...]:
     columns = call.token_ids_delta, call.token_mask_delta, call.generation_log_probs_delta
     if not call.delta_len or [len(column) for column in columns] != [call.delta_len] * 3:
         raise ValueError(f"token columns: expected three of delta_len {call.delta_len}, at least 1")
-    if not set(map(type, columns[0])) <= {int}:
+    if not set(map(type, columns[0])) <= {int} or not is_length(min(columns[0])) or not is_length(max(columns[0])):
         raise ValueError("token_ids_delta: expected integers in [0, 2**63)")
     if not set(map(type, columns[1])) | set(map(type, columns[2])) <= {float}:
         raise ValueError("token_mask_delta, generation_log_probs_delta: expected floats")
