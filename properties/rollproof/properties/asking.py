@@ -5,31 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
-from attrs import evolve
+from attrs import evolve, fields
 
-from rollproof.properties.protocol import Refusal
+from rollproof.properties.protocol import METHODS, Refusal
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
 from rollproof.spec.records import CallRecord, Receipt, StagedCall
-from rollproof.spec.requests import (
-    Accepted,
-    Answer,
-    CallDigest,
-    ChainDigest,
-    Crashed,
-    ExtrasDigest,
-    FinalizeGroups,
-    FinalizeRollout,
-    Linearize,
-    LinearizeGrowth,
-    ParseReceipt,
-    PrefixDigest,
-    Refused,
-    Request,
-    SelectTerminal,
-)
+from rollproof.spec.requests import Accepted, Answer, Crashed, LinearizeGrowth, Refused, Request
 from rollproof.spec.rules.lineage import MAX_GROWTH
 from rollproof.spec.values import owned_key
 
@@ -37,27 +21,14 @@ from rollproof.spec.values import owned_key
 def ask(implementation: Any, request: Request) -> Answer:
     """What ``implementation`` answers. Whatever it raises is an answer too, except to stop the program."""
     try:
-        return Accepted(_CALLS[type(request)](implementation, request))
+        if isinstance(request, LinearizeGrowth):
+            return Accepted(measure_growth(implementation, request))
+        arguments = [getattr(request, field.name) for field in fields(type(request))]
+        return Accepted(getattr(implementation, METHODS[type(request)])(*arguments))
     except Refusal as refusal:
         return Refused(refusal.reason)
     except Exception as error:
         return Crashed(type(error).__name__, f"{error}"[:200])
-
-
-_CALLS: Final[dict[type, Callable[[Any, Any], Any]]] = {
-    PrefixDigest: lambda to, request: to.prefix_digest(request.token_ids),
-    ChainDigest: lambda to, request: to.chain_digest(request.parent_chain_hash, request.token_ids),
-    ExtrasDigest: lambda to, request: to.extras_digest(request.extras),
-    CallDigest: lambda to, request: to.call_digest(request.call),
-    ParseReceipt: lambda to, request: to.parse_receipt(request.value),
-    SelectTerminal: lambda to, request: to.select_terminal(request.records),
-    Linearize: lambda to, request: to.linearize(request.receipt, request.calls),
-    LinearizeGrowth: lambda to, request: measure_growth(to, request),
-    FinalizeRollout: lambda to, request: to.finalize_rollout(
-        request.config, request.rollout_id, request.receipt, request.reward, request.staging
-    ),
-    FinalizeGroups: lambda to, request: to.finalize_groups(request.config, request.steps, request.staging),
-}
 
 
 # ── how work grows ──────────────────────────────────────────────────────────────────────────────────────────────────

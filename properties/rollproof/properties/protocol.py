@@ -7,22 +7,50 @@ from ``adapters.reassembler.ReassemblerAdapter`` and gets the areas ``rollout`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from attrs import frozen
 
-from rollproof.spec.outcomes import GroupOutcome
+from rollproof.spec.assembly import RouteFragment
+from rollproof.spec.outcomes import Dims, GroupOutcome
 from rollproof.spec.plane import Staging
 from rollproof.spec.records import (
     CallRecord,
+    GroupRequest,
     LinearizedRow,
     ReassemblerConfig,
     Receipt,
+    RouteAssemblyPlan,
     StagedCall,
     TerminalSelection,
 )
-from rollproof.spec.requests import Answer, Area, GroupStep, Request, RolloutAnswer
+from rollproof.spec.requests import (
+    Answer,
+    Area,
+    CallDigest,
+    ChainDigest,
+    ClassifySpan,
+    DecodePlan,
+    DecodeRoutes,
+    EncodePlan,
+    EncodeRoutes,
+    ExecutePlan,
+    ExtrasDigest,
+    FinalizeGroups,
+    FinalizeRollout,
+    GroupReplay,
+    GroupStep,
+    Linearize,
+    LinearizeGrowth,
+    ParseReceipt,
+    PrefixDigest,
+    ReplayGroup,
+    Request,
+    RolloutAnswer,
+    SelectTerminal,
+)
+from rollproof.spec.tensor import Tensor
 
 
 class Refusal(Exception):
@@ -99,6 +127,46 @@ class Adapter:
         """The verified row of a rollout (section 4)."""
         raise NotImplementedError
 
+    # ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def decode_routes(self, payload: Any) -> Tensor:
+        """The route tensor ``[T, L, K]`` of an envelope or of nested lists (section 6)."""
+        raise NotImplementedError
+
+    def encode_routes(self, routes: Tensor) -> str:
+        """The envelope of a route tensor (section 6)."""
+        raise NotImplementedError
+
+    def classify_span(self, carry_len: int, generation_len: int, staged_route_len: int) -> str:
+        """``full``, ``tail`` or ``sentinel`` (section 6)."""
+        raise NotImplementedError
+
+    def decode_plan(self, value: Any) -> RouteAssemblyPlan:
+        """A JSON value as a route plan (section 6)."""
+        raise NotImplementedError
+
+    def encode_plan(self, plan: RouteAssemblyPlan) -> dict[str, Any]:
+        """The JSON object of a route plan (section 6)."""
+        raise NotImplementedError
+
+    def execute_plan(
+        self,
+        plan: RouteAssemblyPlan,
+        fragments: Mapping[str, RouteFragment],
+        dims: Dims,
+        canonical_len: int,
+        num_experts: int | None,
+        allow_repeated_experts: bool,
+    ) -> Tensor:
+        """The int16 routes ``[canonical_len, L, K]`` of a row (section 6)."""
+        raise NotImplementedError
+
+    def replay_group(
+        self, config: ReassemblerConfig, request: GroupRequest, staging: Staging, dims: Dims
+    ) -> GroupReplay:
+        """A group's routes in direct mode, and as the policy replays them from deferred mode (section 6)."""
+        raise NotImplementedError
+
     # ── rollout, group ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def finalize_rollout(
@@ -112,3 +180,31 @@ class Adapter:
     ) -> tuple[GroupOutcome, ...]:
         """Groups finalized one after the other by one reassembler (section 8)."""
         raise NotImplementedError
+
+
+METHODS: Final[dict[type, str]] = {
+    PrefixDigest: "prefix_digest",
+    ChainDigest: "chain_digest",
+    ExtrasDigest: "extras_digest",
+    CallDigest: "call_digest",
+    ParseReceipt: "parse_receipt",
+    SelectTerminal: "select_terminal",
+    Linearize: "linearize",
+    LinearizeGrowth: "linearize",
+    FinalizeRollout: "finalize_rollout",
+    FinalizeGroups: "finalize_groups",
+    DecodeRoutes: "decode_routes",
+    EncodeRoutes: "encode_routes",
+    ClassifySpan: "classify_span",
+    DecodePlan: "decode_plan",
+    EncodePlan: "encode_plan",
+    ExecutePlan: "execute_plan",
+    ReplayGroup: "replay_group",
+}
+"""The method that answers each kind of request. All but ``LinearizeGrowth`` pass the request's fields, in order."""
+
+
+def offers(implementation: Any, kind: type) -> bool:
+    """Whether an implementation answers this kind of request: it has the method, and not just the base's."""
+    method = getattr(type(implementation), METHODS[kind], None)
+    return method is not None and method is not getattr(Adapter, METHODS[kind])

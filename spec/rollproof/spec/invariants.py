@@ -6,13 +6,14 @@ from typing import Final
 
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.requests import Area
-from rollproof.spec.rules import group, lineage, records, rollout
+from rollproof.spec.rules import group, lineage, records, rollout, routes
 
 CATALOGUE: Final[tuple[Invariant, ...]] = (
     *records.INVARIANTS,
     *lineage.INVARIANTS,
     *rollout.INVARIANTS,
     *group.INVARIANTS,
+    *routes.INVARIANTS,
 )
 """Every invariant. Within an area the narrow ones come first, and "agrees in every field" last."""
 

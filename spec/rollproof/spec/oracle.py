@@ -7,10 +7,14 @@ from typing import Any, Final
 
 from attrs import evolve
 
+from rollproof.spec.assembly import execute
+from rollproof.spec.constants import ROUTE_PLAN_TAG, ROUTED_EXPERTS
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
+from rollproof.spec.envelope import decode_routes, encode_routes
 from rollproof.spec.group import finalize_group
 from rollproof.spec.lineage import linearize
 from rollproof.spec.outcomes import Failure, GroupOutcome
+from rollproof.spec.plan import classify_span, decode_plan, encode_plan
 from rollproof.spec.plane import Outage
 from rollproof.spec.receipt import parse_receipt
 from rollproof.spec.rejections import Rejected
@@ -19,19 +23,28 @@ from rollproof.spec.requests import (
     Answer,
     CallDigest,
     ChainDigest,
+    ClassifySpan,
+    DecodePlan,
+    DecodeRoutes,
+    EncodePlan,
+    EncodeRoutes,
+    ExecutePlan,
     ExtrasDigest,
     FinalizeGroups,
     FinalizeRollout,
+    GroupReplay,
     Linearize,
     LinearizeGrowth,
     ParseReceipt,
     PrefixDigest,
     Refused,
+    ReplayGroup,
     Request,
     RolloutAnswer,
     SelectTerminal,
 )
 from rollproof.spec.rollout import finalize_rollout
+from rollproof.spec.routes import execute_published_plan
 from rollproof.spec.terminal import select_terminal
 
 
@@ -65,6 +78,26 @@ def _finalize_groups(request: FinalizeGroups) -> tuple[GroupOutcome, ...]:
     return tuple(outcomes)
 
 
+def _replay_group(request: ReplayGroup) -> GroupReplay:
+    direct = finalize_group(evolve(request.config, routed_dims=request.dims), request.request, request.staging)
+    config = evolve(request.config, routed_dims=request.dims, defer_routed_experts_to_policy=True)
+    deferred = finalize_group(config, request.request, request.staging)
+    return GroupReplay(
+        direct=tuple(row.columns[ROUTED_EXPERTS] for row in direct.rows or ()),
+        deferred=tuple(
+            execute_published_plan(
+                row.tags[ROUTE_PLAN_TAG],
+                request.staging.rows,
+                request.dims,
+                row.columns["input_ids"].count,
+                num_experts=config.num_experts,
+                allow_repeated_experts=config.allow_repeated_experts,
+            )
+            for row in deferred.rows or ()
+        ),
+    )
+
+
 _HANDLERS: Final[dict[type, Callable[[Any], Any]]] = {
     PrefixDigest: lambda request: prefix_digest(request.token_ids),
     ChainDigest: lambda request: chain_digest(request.parent_chain_hash, request.token_ids),
@@ -72,6 +105,22 @@ _HANDLERS: Final[dict[type, Callable[[Any], Any]]] = {
     CallDigest: lambda request: call_digest(request.call),
     ParseReceipt: lambda request: parse_receipt(request.value),
     SelectTerminal: lambda request: select_terminal(request.records),
+    DecodeRoutes: lambda request: decode_routes(request.payload),
+    EncodeRoutes: lambda request: encode_routes(request.routes),
+    ClassifySpan: lambda request: (
+        classify_span(request.carry_len, request.generation_len, request.staged_route_len).value
+    ),
+    DecodePlan: lambda request: decode_plan(request.value),
+    EncodePlan: lambda request: encode_plan(request.plan),
+    ExecutePlan: lambda request: execute(
+        request.plan,
+        request.fragments,
+        request.dims,
+        request.canonical_len,
+        num_experts=request.num_experts,
+        allow_repeated_experts=request.allow_repeated_experts,
+    ),
+    ReplayGroup: lambda request: _replay_group(request),
     Linearize: lambda request: linearize(request.receipt, request.calls),
     LinearizeGrowth: lambda request: (request.few, request.many),
     FinalizeRollout: _finalize_rollout,

@@ -6,14 +6,26 @@ catalogue look at a request and an answer, so they hold for any implementation, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
-from rollproof.spec.outcomes import Failure, GroupOutcome
+from rollproof.spec.assembly import RouteFragment
+from rollproof.spec.outcomes import Dims, Failure, GroupOutcome
 from rollproof.spec.plane import NO_FAULTS, Effect, Faults, Staging
-from rollproof.spec.records import CallRecord, FinalizedRollout, GroupRequest, ReassemblerConfig, Receipt, StagedCall
+from rollproof.spec.records import (
+    CallRecord,
+    FinalizedRollout,
+    GroupRequest,
+    ReassemblerConfig,
+    Receipt,
+    RouteAssemblyPlan,
+    StagedCall,
+)
+from rollproof.spec.routes import ReplayedRow
+from rollproof.spec.tensor import Tensor
 
 
 class Area(StrEnum):
@@ -141,6 +153,79 @@ class FinalizeGroups:
     staging: Staging = field(factory=Staging)
 
 
+# ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class DecodeRoutes:
+    """The route tensor in a call's extras, any JSON value: a ``Tensor``, or refused as ``invalid_route_envelope``."""
+
+    payload: Any
+
+
+@frozen
+class EncodeRoutes:
+    """The envelope of a route tensor: a text."""
+
+    routes: Tensor
+
+
+@frozen
+class ClassifySpan:
+    """What a fragment contributes to a call: ``full``, ``tail`` or ``sentinel``."""
+
+    carry_len: int
+    generation_len: int
+    staged_route_len: int
+
+
+@frozen
+class DecodePlan:
+    """A published plan, any JSON value: a ``RouteAssemblyPlan``, or refused as ``invalid_route_plan``."""
+
+    value: Any
+
+
+@frozen
+class EncodePlan:
+    """The JSON object of a plan, or refused as ``invalid_route_plan``."""
+
+    plan: RouteAssemblyPlan
+
+
+@frozen
+class ExecutePlan:
+    """Assemble a row's routes from fragments: a ``Tensor``, or refused with a code of section 6."""
+
+    plan: RouteAssemblyPlan
+    fragments: Mapping[str, RouteFragment]
+    dims: Dims
+    canonical_len: int
+    num_experts: int | None = None
+    allow_repeated_experts: bool = False
+
+
+@frozen
+class ReplayGroup:
+    """Finalize a group in deferred mode, then execute its published plans as the policy does: a ``GroupReplay``.
+
+    ``config`` asks for direct router replay; the deferred run differs from it in that alone.
+    """
+
+    config: ReassemblerConfig
+    request: GroupRequest
+    staging: Staging
+    dims: Dims
+
+
+@frozen
+class GroupReplay:
+    """Each row's routes as direct mode publishes them, and as the policy replays the deferred ones."""
+
+    direct: tuple[Tensor, ...]
+    deferred: tuple[ReplayedRow, ...]
+
+
 Request: TypeAlias = (
     PrefixDigest
     | ChainDigest
@@ -152,6 +237,13 @@ Request: TypeAlias = (
     | LinearizeGrowth
     | FinalizeRollout
     | FinalizeGroups
+    | DecodeRoutes
+    | EncodeRoutes
+    | ClassifySpan
+    | DecodePlan
+    | EncodePlan
+    | ExecutePlan
+    | ReplayGroup
 )
 
 

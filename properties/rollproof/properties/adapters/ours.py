@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
-from rollproof.impl import digest, lineage, records, terminal
+from attrs import evolve
+
+from rollproof.impl import assembly, digest, envelope, lineage, plan, records, terminal
+from rollproof.impl.policy import RoutePlanExecutor
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.reassembler import ReassemblerAdapter
+from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step
 from rollproof.properties.protocol import Refusal
-from rollproof.spec.records import CallRecord, LinearizedRow, Receipt, StagedCall, TerminalSelection
+from rollproof.properties.tensors import batch_rows, from_torch, to_torch
+from rollproof.spec.assembly import RouteFragment
+from rollproof.spec.constants import ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.outcomes import Dims
+from rollproof.spec.plane import Staging
+from rollproof.spec.records import (
+    CallRecord,
+    GroupRequest,
+    LinearizedRow,
+    ReassemblerConfig,
+    Receipt,
+    RouteAssemblyPlan,
+    StagedCall,
+    TerminalSelection,
+)
 from rollproof.spec.rejections import Rejected
-from rollproof.spec.requests import Area
+from rollproof.spec.requests import Area, GroupReplay, GroupStep
+from rollproof.spec.routes import ReplayedRow
+from rollproof.spec.tensor import Tensor
+
+T = TypeVar("T")
 
 
 class Ours(ReassemblerAdapter):
@@ -19,46 +40,115 @@ class Ours(ReassemblerAdapter):
 
     name: ClassVar[str] = "impl"
     areas: ClassVar[frozenset[Area]] = frozenset(
-        {Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE, Area.ROLLOUT, Area.GROUP}
+        {Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE, Area.ROLLOUT, Area.GROUP, Area.ROUTES}
     )
     reassembler = RolloutReassembler
 
     def prefix_digest(self, token_ids: tuple[int, ...]) -> str:
         """Section 2."""
-        return self._digest(digest.prefix_digest, token_ids)
+        return answered(digest.prefix_digest, token_ids)
 
     def chain_digest(self, parent_chain_hash: str | None, token_ids: tuple[int, ...]) -> str:
         """Section 2."""
-        return self._digest(digest.chain_digest, parent_chain_hash, token_ids)
+        return answered(digest.chain_digest, parent_chain_hash, token_ids)
 
     def extras_digest(self, extras: Any) -> str:
         """Section 2."""
-        return self._digest(digest.extras_digest, extras)
+        return answered(digest.extras_digest, extras)
 
     def call_digest(self, call: StagedCall) -> str:
         """Section 2."""
-        return self._digest(digest.call_digest, call)
-
-    def _digest(self, function: Any, *arguments: Any) -> str:
-        try:
-            return str(function(*arguments))
-        except ValueError as error:
-            raise Refusal(f"no digest: {error}") from None
+        return answered(digest.call_digest, call)
 
     def parse_receipt(self, value: Any) -> Receipt:
         """Section 3."""
-        try:
-            return records.parse_receipt(value)
-        except Rejected as rejected:
-            raise Refusal(rejected.reason) from None
+        return answered(records.parse_receipt, value)
 
     def select_terminal(self, records: Sequence[CallRecord]) -> TerminalSelection:
         """Section 3."""
-        return terminal.select_terminal(records)
+        return answered(terminal.select_terminal, records)
 
     def linearize(self, receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
         """Section 4."""
-        try:
-            return lineage.linearize(receipt, calls)
-        except Rejected as rejected:
-            raise Refusal(rejected.reason) from None
+        return answered(lineage.linearize, receipt, calls)
+
+    def decode_routes(self, payload: Any) -> Tensor:
+        """Section 6."""
+        return from_torch(answered(envelope.decode_routes, payload))
+
+    def encode_routes(self, routes: Tensor) -> str:
+        """Section 6."""
+        return answered(envelope.encode_routes, to_torch(routes))
+
+    def classify_span(self, carry_len: int, generation_len: int, staged_route_len: int) -> str:
+        """Section 6."""
+        return answered(plan.classify, carry_len, generation_len, staged_route_len)
+
+    def decode_plan(self, value: Any) -> RouteAssemblyPlan:
+        """Section 6."""
+        return answered(plan.decode_plan, value)
+
+    def encode_plan(self, route_plan: RouteAssemblyPlan) -> dict[str, Any]:
+        """Section 6."""
+        return answered(plan.encode_plan, route_plan)
+
+    def execute_plan(
+        self,
+        route_plan: RouteAssemblyPlan,
+        fragments: Mapping[str, RouteFragment],
+        dims: Dims,
+        canonical_len: int,
+        num_experts: int | None,
+        allow_repeated_experts: bool,
+    ) -> Tensor:
+        """Section 6."""
+        staged = {
+            key: assembly.RouteFragment(to_torch(one.routes), one.encoding, one.extras_metadata_json)
+            for key, one in fragments.items()
+        }
+        return from_torch(
+            answered(
+                assembly.execute,
+                route_plan,
+                staged,
+                dims,
+                canonical_len,
+                num_experts=num_experts,
+                allow_repeated_experts=allow_repeated_experts,
+            )
+        )
+
+    def replay_group(
+        self, config: ReassemblerConfig, request: GroupRequest, staging: Staging, dims: Dims
+    ) -> GroupReplay:
+        """Section 6."""
+        config = evolve(config, routed_dims=dims)
+        (direct,) = self.finalize_groups(config, (GroupStep(request),), staging)
+        config = evolve(config, defer_routed_experts_to_policy=True)
+        plane = self.plane(config, staging)
+        deferred = run_step(self.build(plane, config), plane, GroupStep(request))
+        rows = deferred.rows or ()
+        executor = RoutePlanExecutor(
+            plane.inner,
+            dims=dims,
+            num_experts=config.num_experts,
+            allow_repeated_experts=config.allow_repeated_experts,
+        )
+        batch = executor.replay(
+            [row.tags[ROUTE_PLAN_TAG] for row in rows], [row.columns["input_ids"].count for row in rows]
+        )
+        replayed = zip(batch_rows(batch.routes), batch.failures, strict=True)
+        return GroupReplay(
+            direct=tuple(row.columns[ROUTED_EXPERTS] for row in direct.rows or ()),
+            deferred=tuple(ReplayedRow(from_torch(routes), failure) for routes, failure in replayed),
+        )
+
+
+def answered(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """A function's value, or its refusal as the gate knows it."""
+    try:
+        return function(*arguments, **options)
+    except Rejected as rejected:
+        raise Refusal(rejected.reason) from None
+    except ValueError as error:
+        raise Refusal(f"refused: {error}") from None

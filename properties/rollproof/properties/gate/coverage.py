@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.requests import Accepted, Answer, Area, Refused, RolloutAnswer
 from rollproof.spec.rules.rollout import same_reason
 
-REBUILD_PREFIX = "rebuild_failed:"
+CARRIERS: Final = {
+    Area.ROLLOUT: (Code.REBUILD_FAILED, Stage.REBUILD),
+    Area.ROUTES: (Code.ROUTE_ASSEMBLY, Stage.ASSEMBLY),
+}
+"""Codes whose subject is a code of another stage, and the area that drives them."""
 
-STAGES: dict[Area, frozenset[Stage]] = {
+STAGES: Final[dict[Area, frozenset[Stage]]] = {
     Area.RECEIPT: frozenset({Stage.RECEIPT}),
     Area.LINEAGE: frozenset({Stage.REBUILD}),
     Area.ROLLOUT: frozenset({Stage.RECEIPT, Stage.ROLLOUT, Stage.REWARD}),
+    Area.ROUTES: frozenset({Stage.CODEC, Stage.ASSEMBLY, Stage.ROUTES}),
 }
 """The stages whose codes an area's answers can name."""
 
@@ -24,10 +30,11 @@ def reachable(area: Area) -> list[str]:
     names = [code.code for code in codes if code.stage in STAGES.get(area, ())]
     if area is Area.RECEIPT:
         names.remove(Code.MISSING_RECEIPT.code)
-    if area is Area.ROLLOUT:
-        names.remove(Code.REBUILD_FAILED.code)
-        rebuild = (code for code in codes if code.stage is Stage.REBUILD)
-        names += [f"{REBUILD_PREFIX}{code.code}" for code in rebuild if code.value.hidden_in_rollout_by is None]
+    if area in CARRIERS:
+        carrier, stage = CARRIERS[area]
+        names.remove(carrier.code)
+        carried = (code for code in codes if code.stage is stage and code.value.hidden_in_rollout_by is None)
+        names += [f"{carrier.code}:{code.code}" for code in carried]
     return names
 
 
@@ -40,13 +47,14 @@ def reason_of(answer: Answer) -> str | None:
     return None
 
 
-def driven_code(area: Area, expected: Answer, among: Iterable[str]) -> str | None:
+def driven_code(expected: Answer, among: Iterable[str]) -> str | None:
     """The code that the contract's answer names, as it stands in ``reachable``; None for anything else."""
     reason = reason_of(expected)
     if reason is None:
         return None
     code, _, rest = reason.partition(":")
-    name = f"{code}:{rest.partition(':')[0]}" if reason.startswith(REBUILD_PREFIX) else code
+    carries = code in {carrier.code for carrier, _ in CARRIERS.values()}
+    name = f"{code}:{rest.partition(':')[0]}" if carries else code
     return name if name in among else None
 
 

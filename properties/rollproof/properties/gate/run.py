@@ -23,8 +23,9 @@ from rollproof.properties.asking import ask
 from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
+from rollproof.properties.protocol import offers
 from rollproof.spec.invariant import Invariant
-from rollproof.spec.invariants import of_area
+from rollproof.spec.invariants import BY_ID, of_area
 from rollproof.spec.oracle import answer
 from rollproof.spec.requests import Area, Request
 
@@ -81,7 +82,7 @@ class Check:
         return self.report
 
     def _run_stream(self, stream: Stream) -> None:
-        invariants = [item for item in of_area(stream.area) if item.id in self.report.invariants]
+        invariants = [BY_ID[name] for name in self.report.invariants]
         codes = {code for area, code in self.report.codes if area is stream.area}
         fresh: list[Finding] = []
         done = 0
@@ -89,6 +90,8 @@ class Check:
         def count(request: Request) -> None:
             nonlocal done
             done += 1
+            if not offers(self.implementation, type(request)):
+                return
             expected, actual = both_answers(self.implementation, request)
             self._count_code(stream.area, expected, actual, codes)
             for item in invariants:
@@ -122,7 +125,7 @@ class Check:
                 self.report.deviations[finding.deviation] = smallest
 
     def _count_code(self, area: Area, expected: Any, actual: Any, codes: set[str]) -> None:
-        code = driven_code(area, expected, codes)
+        code = driven_code(expected, codes)
         if code is not None:
             tally = self.report.codes[area, code]
             tally.driven += 1

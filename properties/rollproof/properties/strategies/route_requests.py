@@ -1,0 +1,181 @@
+"""Requests of the area routes: codec, plans, assemblies, and whole rollouts and groups with router replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from attrs import evolve
+from hypothesis import strategies as st
+
+from rollproof.properties.strategies.requests import Stream
+from rollproof.properties.strategies.route_wire import broken_payloads, broken_plans, payloads, plans
+from rollproof.properties.strategies.routed import (
+    ROLLOUT_BREAKS,
+    RoutedRollout,
+    broken_routed_rollouts,
+    routed_rollouts,
+)
+from rollproof.properties.strategies.routes import (
+    ASSEMBLY_BREAKS,
+    Assembly,
+    assemblies,
+    broken_assemblies,
+    fragments,
+    model_shapes,
+)
+from rollproof.spec.outcomes import Dims
+from rollproof.spec.plan import encode_plan
+from rollproof.spec.plane import Staging
+from rollproof.spec.records import GroupRequest, ReassemblerConfig
+from rollproof.spec.requests import (
+    Area,
+    ClassifySpan,
+    DecodePlan,
+    DecodeRoutes,
+    EncodePlan,
+    EncodeRoutes,
+    ExecutePlan,
+    FinalizeGroups,
+    FinalizeRollout,
+    GroupStep,
+    ReplayGroup,
+    Request,
+)
+from rollproof.spec.tensor import Tensor
+
+DIRECT: Final = ReassemblerConfig(router_replay_enabled=True)
+DEFERRED: Final = evolve(DIRECT, defer_routed_experts_to_policy=True)
+
+
+def execute(whole: Assembly) -> ExecutePlan:
+    """An assembly as a request."""
+    return ExecutePlan(
+        whole.plan,
+        whole.fragments,
+        whole.dims,
+        whole.canonical_len,
+        whole.num_experts,
+        whole.allow_repeated_experts,
+    )
+
+
+@st.composite
+def lengths(draw: st.DrawFn) -> ClassifySpan:
+    """Three lengths that meet the borders between the modes often."""
+    carry, generation = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+    near = st.sampled_from([0, 1, generation - 1, generation, generation + 1, carry + generation, carry, 9])
+    staged = draw(near | st.integers(0, 2**63 - 1) | st.integers(-2, 0) | st.just(2**63))
+    return ClassifySpan(carry, generation, staged)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Route tensors, and some that no envelope holds."""
+    routes = draw(fragments(draw(st.integers(1, 3)), draw(model_shapes()))).routes
+    kind = draw(st.sampled_from(["valid", "valid", "dtype", "rank", "empty"]))
+    if kind == "dtype":
+        return Tensor.of("int64", routes.values(), routes.shape) if routes.dtype != "int64" else routes
+    if kind == "rank":
+        return Tensor(routes.dtype, (routes.count,), routes.data)
+    return Tensor(routes.dtype, (0, *routes.shape[1:]), b"") if kind == "empty" else routes
+
+
+def config_of(draw: st.DrawFn, whole: RoutedRollout, base: ReassemblerConfig = DIRECT) -> ReassemblerConfig:
+    """A configuration under which the rollout's own routes are valid."""
+    return evolve(
+        base,
+        routed_dims=draw(st.sampled_from([None, whole.dims])),
+        num_experts=draw(st.sampled_from([None, whole.num_experts])),
+    )
+
+
+@st.composite
+def rollout_requests(draw: st.DrawFn, base: ReassemblerConfig, reason: str | None = None) -> FinalizeRollout:
+    """A rollout with router replay, valid or rejected with ``reason``."""
+    whole = draw(routed_rollouts() if reason is None else broken_routed_rollouts(reason))
+    config = config_of(draw, whole, base)
+    if reason is not None:
+        config = evolve(base, routed_dims=whole.dims, num_experts=whole.num_experts)
+    return FinalizeRollout(config, whole.rollout_id, whole.receipt, 1.0, Staging(whole.rows))
+
+
+@st.composite
+def routed_group(
+    draw: st.DrawFn, group_id: str, shapes: st.SearchStrategy[Dims]
+) -> tuple[GroupRequest, dict[str, Any]]:
+    """A group whose rollouts may be broken, missing, without routes, or of another model."""
+    count = draw(st.integers(1, 4))
+    ids = tuple(f"{group_id}_g{index}" for index in range(count))
+    receipts: list[Any] = []
+    rows: dict[str, Any] = {}
+    for rollout_id in ids:
+        kind = draw(st.sampled_from(["valid", "valid", "valid", "broken", "missing", "outage of capture"]))
+        if kind == "missing":
+            receipts.append(None)
+            continue
+        whole = draw(routed_rollouts(rollout_id=rollout_id, dims=draw(shapes), max_calls=3))
+        if kind == "broken":
+            call = draw(st.sampled_from(whole.script))
+            whole = whole.changed(call.call_id, {}, "routed_experts", *draw(st.sampled_from([(), ("digest_bytes",)])))
+        receipt = dict(whole.receipt)
+        if kind == "outage of capture":
+            receipt |= {"capture_poisoned": True}
+        if draw(st.booleans()) and len(receipt["manifest"]) > 1:
+            receipt |= {"manifest": [*receipt["manifest"][:-1], foreign(draw, receipt["manifest"][-1])]}
+        receipts.append(receipt)
+        rows |= whole.rows
+    rewards = tuple(draw(st.sampled_from([0.0, 1.0, float("nan")])) for _ in ids)
+    return GroupRequest(group_id, ids, tuple(receipts), rewards, (False,) * count), rows
+
+
+def foreign(draw: st.DrawFn, row: dict[str, Any]) -> dict[str, Any]:
+    """A manifest row that sometimes names a staging key of somebody else."""
+    key = draw(st.sampled_from([row["staging_key"], row["staging_key"], "other_g0/c0", f"{row['staging_key']}/x"]))
+    return row | {"staging_key": key}
+
+
+@st.composite
+def group_requests(draw: st.DrawFn, base: ReassemblerConfig) -> FinalizeGroups:
+    """One to three groups after one another with one reassembler, which learns (L, K) on the way."""
+    model = draw(model_shapes(2, 2))
+    shapes = st.sampled_from([model, model, model, (model[0] + 1, model[1])])
+    groups = [draw(routed_group(f"g{index}", shapes)) for index in range(draw(st.integers(1, 3)))]
+    config = evolve(base, routed_dims=draw(st.sampled_from([None, None, model])))
+    rows = {key: row for _, staged in groups for key, row in staged.items()}
+    return FinalizeGroups(config, tuple(GroupStep(request) for request, _ in groups), Staging(rows))
+
+
+@st.composite
+def replays(draw: st.DrawFn) -> ReplayGroup:
+    """A group to be replayed by the policy."""
+    model = draw(model_shapes(2, 2))
+    shapes = st.sampled_from([model, model, model, (model[0] + 1, model[1])])
+    request, rows = draw(routed_group("g", shapes))
+    return ReplayGroup(DIRECT, request, Staging(rows), model)
+
+
+def streams(area: Area) -> Iterator[Stream]:
+    """Requests of the area routes."""
+    if area is not Area.ROUTES:
+        return
+
+    def stream(name: str, strategy: st.SearchStrategy[Any], weight: float = 1.0, codes: tuple[str, ...] = ()) -> Stream:
+        requests: st.SearchStrategy[Request] = strategy
+        return Stream(name, area, requests, weight, codes)
+
+    yield stream("envelopes", st.builds(DecodeRoutes, payloads()))
+    yield stream("broken envelopes", st.builds(DecodeRoutes, broken_payloads()), 2.0)
+    yield stream("tensors", st.builds(EncodeRoutes, tensors()))
+    yield stream("spans", lengths(), 2.0)
+    yield stream("plans", st.builds(EncodePlan, plans()) | plans().map(encode_plan).map(DecodePlan))
+    yield stream("broken plans", st.builds(DecodePlan, broken_plans()), 2.0)
+    yield stream("assemblies", assemblies().map(execute), 2.0)
+    for code in ASSEMBLY_BREAKS:
+        yield stream(f"break:assembly:{code.code}", broken_assemblies(code).map(execute), codes=(code.code,))
+    for name, base in (("direct", DIRECT), ("deferred", DEFERRED)):
+        yield stream(f"{name} rollouts", rollout_requests(base))
+        yield stream(f"{name} groups", group_requests(base))
+    for reason in ROLLOUT_BREAKS:
+        yield stream(f"break:routes:{reason}", rollout_requests(DIRECT, reason), codes=(reason,))
+    yield stream("replayed groups", replays())
