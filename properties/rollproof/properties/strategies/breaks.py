@@ -7,7 +7,7 @@ order of the checks decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,8 +20,10 @@ from rollproof.properties.strategies.histories import histories
 from rollproof.properties.strategies.history import History
 from rollproof.properties.strategies.lineage_breaks import LINEAGE_EDITS
 from rollproof.properties.strategies.receipt_breaks import INVALID_RECEIPTS
+from rollproof.properties.strategies.requests import Stream
 from rollproof.properties.strategies.rollout_breaks import HARMLESS, HARMLESS_TO_LINEAGE, ROLLOUT_EDITS
-from rollproof.properties.strategies.values import draw_bytes
+from rollproof.properties.strategies.snapshot_breaks import INVALID_SNAPSHOTS
+from rollproof.properties.strategies.values import Bytes, draw_bytes
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.requests import Area, Request
 
@@ -31,8 +33,6 @@ FINISH: Final[dict[Area, Callable[[Draft], Request]]] = {
     Area.ROLLOUT: Draft.finalize,
 }
 """Per area, the request that a draft becomes."""
-
-BYTES_PER_EDIT: Final = 12
 
 
 @frozen
@@ -74,7 +74,7 @@ def _histories(needs: Needs) -> SearchStrategy[History]:
 @st.composite
 def _broken(draw: DrawFn, source: SearchStrategy[History], edits: Sequence[Edit], area: Area) -> Request:
     draft = Draft.of(draw(source))
-    decide = draw_bytes(draw, 1 + BYTES_PER_EDIT)
+    decide = draw_bytes(draw)
     apply(decide.choose(edits), draft, decide)
     return FINISH[area](draft)
 
@@ -114,27 +114,32 @@ def reason(area: Area, code: Code) -> str:
 
 # ── two at once, and harmless ones ──────────────────────────────────────────────────────────────────────────────────
 
-_LINEAGE_ONLY: Final[tuple[Edit, ...]] = tuple(edit for edits in LINEAGE_EDITS.values() for edit in edits)
-_IN_ROLLOUTS: Final[tuple[Edit, ...]] = tuple(
-    edit
+_DIRECT: Final = tuple(LINEAGE_EDITS.values())
+IN_ROLLOUTS: Final[tuple[tuple[Edit, ...], ...]] = tuple(
+    edits
     for code, edits in {**LINEAGE_EDITS, **ROLLOUT_EDITS}.items()
-    for edit in edits
     if code.value.hidden_in_rollout_by is None and code not in (Code.MISSING_RECEIPT, Code.INVALID_RECEIPT)
 )
+"""Per code that a rollout with a readable receipt can be rejected with, its edits."""
 
 
-@st.composite
-def _ordered(draw: DrawFn, area: Area, edits: Sequence[Edit], last: Sequence[Edit]) -> Request:
-    draft = Draft.of(draw(histories(min_calls=2, max_calls=4, max_generation=3)))
-    decide = draw_bytes(draw, 4 + 3 * BYTES_PER_EDIT)
-    chosen = [decide.choose(edits), decide.choose(edits)]
-    if decide.chance(48):
-        chosen.append(decide.choose(last))
-    for edit in chosen:
+def try_edits(draft: Draft, edits: Sequence[Edit], decide: Bytes) -> None:
+    """Apply those edits that still apply."""
+    for edit in edits:
         try:
             edit(draft, decide)
         except Inapplicable:
             continue
+
+
+@st.composite
+def _ordered(draw: DrawFn, area: Area, edits: Sequence[Sequence[Edit]], last: Sequence[Edit]) -> Request:
+    draft = Draft.of(draw(histories(min_calls=2, max_calls=4, max_generation=3)))
+    decide = draw_bytes(draw)
+    chosen = [decide.choose(decide.choose(edits)), decide.choose(decide.choose(edits))]
+    if decide.chance(48):
+        chosen.append(decide.choose(last))
+    try_edits(draft, chosen, decide)
     return FINISH[area](draft)
 
 
@@ -144,11 +149,18 @@ def ordered_breaks(area: Area) -> SearchStrategy[Request]:
     Areas lineage and rollout. No code is promised; the contract's answer says which it is.
     """
     if area is Area.LINEAGE:
-        return _ordered(area, _LINEAGE_ONLY, _LINEAGE_ONLY)
-    return _ordered(area, _IN_ROLLOUTS, INVALID_RECEIPTS)
+        return _ordered(area, _DIRECT, INVALID_SNAPSHOTS)
+    return _ordered(area, IN_ROLLOUTS, INVALID_RECEIPTS)
 
 
 def harmless(area: Area) -> SearchStrategy[Request]:
     """Requests of a rollout with something odd about it that no rule forbids."""
     edits = HARMLESS if area is Area.ROLLOUT else HARMLESS_TO_LINEAGE
     return _broken(histories(min_calls=2, min_chain=1), edits, area)
+
+
+def break_streams(area: Area) -> Iterator[Stream]:
+    """One stream per code of an area."""
+    for (where, code), make in BREAKS.items():
+        if where is area:
+            yield Stream(f"break:{code.stage}:{code.code}", area, make(), codes=(reason(area, code),))

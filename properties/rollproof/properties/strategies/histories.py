@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from rollproof.properties.strategies import values
 from rollproof.properties.strategies.history import NO_DIGEST, Call, History, redigest, rehash
 from rollproof.properties.strategies.values import (
     CALL_IDS,
     EXTRAS,
-    SHORT_TEXT,
     Bytes,
     check_range,
     draw_bytes,
+    json_text,
     log_prob,
-    rollout_ids,
     token_id,
     weight_version,
 )
@@ -34,14 +34,12 @@ from rollproof.spec.values import is_rollout_id
 __all__ = ["NO_DIGEST", "Call", "History", "histories", "redigest", "rehash"]
 
 ADMISSIONS: Final[tuple[float | None, ...]] = (0, 1, 1, 0.5, 1.5, -1, 1e300, 5e-324, 1735689600.25, 2**60, None)
-PLAIN_STYLES: Final = 160
-"""Bytes below this give calls the ids "c0", "c1", …"""
 
 
 @st.composite
 def _histories(
     draw: DrawFn,
-    rollout_id: str | SearchStrategy[str],
+    rollout_id: str | SearchStrategy[str] | None,
     min_calls: int,
     max_calls: int,
     min_chain: int,
@@ -51,9 +49,12 @@ def _histories(
     extras: SearchStrategy[Any] | None,
 ) -> History:
     count = draw(st.integers(min_calls, max_calls)) if min_calls < max_calls else min_calls
-    owner = rollout_id if isinstance(rollout_id, str) else draw(rollout_id)
-    decide = draw_bytes(draw, 12 + 2 * count)
-    name = call_names(draw, decide)
+    decide = draw_bytes(draw, 20 + 2 * count)
+    if rollout_id is None:
+        owner = values.rollout_id(decide)
+    else:
+        owner = rollout_id if isinstance(rollout_id, str) else draw(rollout_id)
+    name = call_names(decide)
     stamps = decide.chance(96)
     fingerprints = decide.chance(48)
     made: list[Call] = []
@@ -85,15 +86,14 @@ def _histories(
     return rehash(history)
 
 
-def call_names(draw: DrawFn, decide: Bytes) -> Callable[[int], str]:
+def call_names(decide: Bytes) -> Callable[[int], str]:
     """How this rollout names its calls: a function from index to id."""
-    style = decide.next()
-    if style < PLAIN_STYLES:
+    if not decide.chance(96):
         return CALL_IDS[0]
-    if style >= 250:
-        base = draw(SHORT_TEXT)
-        return lambda index: f"{base}{index}"
-    return CALL_IDS[(style - PLAIN_STYLES) % len(CALL_IDS)]
+    if not decide.chance(32):
+        return decide.choose(CALL_IDS)
+    base = json_text(decide)
+    return lambda index: f"{base}{index}"
 
 
 def draw_call(
@@ -215,5 +215,4 @@ def histories(
         raise InvalidArgument("expected at most 255 calls, carry tokens and generated tokens")
     if isinstance(rollout_id, str) and not is_rollout_id(rollout_id):
         raise InvalidArgument(f'expected a non-empty rollout_id without "/", got {rollout_id!r}')
-    owner = rollout_ids() if rollout_id is None else rollout_id
-    return _histories(owner, min_calls, max_calls, min_chain, max_carry, min_generation, max_generation, extras)
+    return _histories(rollout_id, min_calls, max_calls, min_chain, max_carry, min_generation, max_generation, extras)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
+from rollproof.properties.strategies.breaks import break_streams, harmless, ordered_breaks
 from rollproof.properties.strategies.histories import histories
 from rollproof.properties.strategies.requests import Stream
 from rollproof.spec.requests import Area, LinearizeGrowth
@@ -18,4 +19,7 @@ def streams(area: Area) -> Iterator[Stream]:
     yield Stream("valid", area, histories().map(lambda history: history.linearize()), 2.0)
     long = histories(max_calls=24, max_carry=24, max_generation=24)
     yield Stream("valid:long", area, long.map(lambda history: history.linearize()), 0.2)
+    yield Stream("valid:odd", area, harmless(area))
+    yield from break_streams(area)
+    yield Stream("break:two", area, ordered_breaks(area), 3.0)
     yield Stream("growth", area, st.just(LinearizeGrowth()), 0.0)

@@ -127,8 +127,10 @@ def realize_request(request: Request) -> Request:
         case FinalizeRollout():
             return evolve(request, receipt=realize(request.receipt), reward=realize(request.reward))
         case FinalizeGroups():
-            steps = (evolve(step, request=_realize_group(step.request)) for step in request.steps)
-            return evolve(request, steps=tuple(steps))
+            # A step that is run again gets the same copy: it is a retry with the same arguments.
+            groups = {id(step.request): _realize_group(step.request) for step in request.steps}
+            steps = tuple(evolve(step, request=groups[id(step.request)]) for step in request.steps)
+            return evolve(request, steps=steps)
         case _:
             return request
 

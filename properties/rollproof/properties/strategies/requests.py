@@ -32,7 +32,7 @@ class Stream:
 
 Provider: TypeAlias = Callable[[Area], Iterable[Stream]]
 
-CHAPTERS: Final = ("digests", "receipts", "terminals", "lineages", "rollouts", "route_requests")
+CHAPTERS: Final = ("digests", "receipts", "terminals", "lineages", "rollouts", "groups", "route_requests")
 """Modules of this package that have a function ``streams``, in the order in which their streams run."""
 
 _PROVIDERS: Final[list[Provider]] = []

@@ -34,18 +34,25 @@ def outside_field(name: str, *values: Any) -> Edit:
     return edit
 
 
-def malformed_hash(draft: Draft, decide: Bytes) -> None:
-    """A hash is not 64 lowercase hex characters, on both sides."""
-    index = draft.pick(decide)
-    name = decide.choose(("digest", "extras_digest", "chain_hash", "cumulative_hash"))
-    value = getattr(draft.calls[index].staged, name)
+def malformed(value: str, decide: Bytes) -> Any:
+    """A hash that is not 64 lowercase hex characters."""
     upper = value.upper() if value.upper() != value else "A" * 64
-    wrong = decide.choose((value[:-1], value + "0", upper, "", "g" * 64, None, "0x" + value[2:], value[:-1] + "\n"))
-    if name == "digest":
-        draft.stage(index, digest=wrong)
-        draft.list_as(index, digest=wrong)
-    else:
-        draft.amend(index, **{name: wrong})
+    return decide.choose((value[:-1], value + "0", upper, "", "g" * 64, None, "0x" + value[2:], value[:-1] + "\n"))
+
+
+def malformed_digest(draft: Draft, decide: Bytes) -> None:
+    """The digest is malformed on both sides."""
+    index = draft.pick(decide)
+    wrong = malformed(draft.calls[index].staged.digest, decide)
+    draft.stage(index, digest=wrong)
+    draft.list_as(index, digest=wrong)
+
+
+def malformed_hash(draft: Draft, decide: Bytes) -> None:
+    """Another hash is malformed on both sides."""
+    index = draft.pick(decide)
+    name = decide.choose(("extras_digest", "chain_hash", "cumulative_hash"))
+    draft.amend(index, **{name: malformed(getattr(draft.calls[index].staged, name), decide)})
 
 
 def uneven_columns(draft: Draft, decide: Bytes) -> None:
@@ -101,6 +108,7 @@ INVALID_SNAPSHOTS: Final[tuple[Edit, ...]] = (
     outside_field("weight_version", *LENGTH_OUTSIDE),
     outside_field("parent_call_id", "", "\ud800"),
     outside_field("prev_len", *LENGTH_OUTSIDE),
+    malformed_digest,
     malformed_hash,
     uneven_columns,
     lengths_off,

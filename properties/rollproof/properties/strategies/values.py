@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
@@ -53,15 +52,16 @@ class Bytes:
         return options[self.below(len(options))]
 
 
-@cache
-def raw(size: int) -> SearchStrategy[bytes]:
-    """Exactly ``size`` bytes."""
-    return st.binary(min_size=size, max_size=size)
+CHUNK: Final = 32
+"""Every draw has this size. Hypothesis mutates an example by copying one draw over another of the same kind; a copy of
+the wrong size would be replaced by zeros."""
+
+CHUNKS: Final = st.binary(min_size=CHUNK, max_size=CHUNK)
 
 
-def draw_bytes(draw: DrawFn, size: int) -> Bytes:
-    """``size`` bytes to decide with, in one draw."""
-    return Bytes(draw(raw(size)))
+def draw_bytes(draw: DrawFn, size: int = CHUNK) -> Bytes:
+    """At least ``size`` bytes to decide with, in as few draws as possible."""
+    return Bytes(draw(CHUNKS) if size <= CHUNK else b"".join(draw(CHUNKS) for _ in range(-(-size // CHUNK))))
 
 
 def check_range(name: str, low: int, high: int, floor: int) -> None:
@@ -145,17 +145,11 @@ TEXT_ALPHABET: Final = st.characters(exclude_categories=["Cs"])
 SHORT_TEXT: Final = st.text(TEXT_ALPHABET, min_size=1, max_size=4)
 
 
-@st.composite
-def _rollout_ids(draw: DrawFn) -> str:
-    first = draw_bytes(draw, 1).next()
-    if first < 160:
-        return ROLLOUT_IDS[first * len(ROLLOUT_IDS) // 160] if first >= 64 else ROLLOUT_IDS[0]
-    return draw(SHORT_TEXT).replace("/", "|") if first >= 240 else f"r{first - 160}"
-
-
-def rollout_ids() -> SearchStrategy[str]:
-    """Valid rollout ids, "r" first."""
-    return _rollout_ids()
+def rollout_id(decide: Bytes) -> str:
+    """A valid rollout id, mostly "r"."""
+    if not decide.chance(112):
+        return ROLLOUT_IDS[0]
+    return json_text(decide).replace("/", "|") or "r1" if decide.chance(64) else decide.choose(ROLLOUT_IDS)
 
 
 # ── extras ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,29 +166,65 @@ EXTRAS: Final[tuple[dict[str, Any] | None, ...]] = (
 )
 """Extras of a call: any JSON object, or null."""
 
-_SCALARS: Final = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(TEXT_ALPHABET, max_size=4)
-)
-_KEYS: Final = st.text(TEXT_ALPHABET, max_size=3)
+MAX_JSON_DEPTH: Final = 4
 
 
-def json_values(max_leaves: int = 8) -> SearchStrategy[Any]:
+def json_text(decide: Bytes) -> str:
+    """A text of up to three characters of any plane; no lone surrogates."""
+    chars = []
+    for _ in range(decide.below(4)):
+        first, second = decide.next(), decide.next()
+        if first < 128:
+            chars.append(chr(first % 95 + 32))
+        elif first < 224:
+            code = first << 8 | second
+            chars.append(chr(code) if not 0xD800 <= code < 0xE000 else "\uffff")
+        else:
+            chars.append(chr(0x10000 + (first << 8 | second)))
+    return "".join(chars)
+
+
+def json_number(decide: Bytes) -> int | float:
+    """An integer of 64 bits, or a finite float64."""
+    kind, size = decide.next(), decide.below(9)
+    data = bytes(decide.next() for _ in range(size)).ljust(8, b"\0")
+    if kind < 128:
+        return int.from_bytes(data, "little", signed=True)
+    value = float(struct.unpack(">d", data)[0])
+    return value if math.isfinite(value) else -0.0
+
+
+def json_value(decide: Bytes, depth: int = MAX_JSON_DEPTH) -> Any:
+    """A JSON value that has a digest: null for zeros, up to ``depth`` containers deep."""
+    kind = decide.below(8 if depth else 5)
+    match kind:
+        case 0:
+            return None
+        case 1:
+            return decide.chance(128)
+        case 2 | 3:
+            return json_number(decide)
+        case 4:
+            return json_text(decide)
+        case 5:
+            return [json_value(decide, depth - 1) for _ in range(decide.below(4))]
+        case _:
+            return json_object(decide, depth)
+
+
+def json_object(decide: Bytes, depth: int = MAX_JSON_DEPTH) -> dict[str, Any]:
+    """A JSON object that has a digest."""
+    return {json_text(decide): json_value(decide, depth - 1) for _ in range(decide.below(5))}
+
+
+def json_values() -> SearchStrategy[Any]:
     """JSON values that have a digest: integers of 64 bits, finite floats, text without lone surrogates."""
-    check_range("leaves", 1, max_leaves, 1)
-    return st.recursive(
-        _SCALARS,
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
-        max_leaves=max_leaves,
-    )
+    return CHUNKS.map(lambda data: json_value(Bytes(data)))
 
 
-def json_objects(max_leaves: int = 8) -> SearchStrategy[dict[str, Any]]:
+def json_objects() -> SearchStrategy[dict[str, Any]]:
     """JSON objects that have a digest, as extras are."""
-    return st.dictionaries(_KEYS, json_values(max_leaves), max_size=4)
+    return CHUNKS.map(lambda data: json_object(Bytes(data)))
 
 
 # ── rewards ─────────────────────────────────────────────────────────────────────────────────────────────────────────
