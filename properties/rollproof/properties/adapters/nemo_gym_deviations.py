@@ -108,6 +108,7 @@ VERSIONS: Final = {
     "digest_version": DIGEST_VERSION,
     "extras_digest_version": EXTRAS_DIGEST_VERSION,
 }
+FREE_TEXTS: Final = ("failure_reason", "terminal_attribution_reason")
 BOOLEANS: Final = {
     **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
@@ -123,13 +124,17 @@ def manifest_rows(value: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def strict_types(value: dict[str, Any]) -> Iterator[Undo]:
-    """Texts and bools as numbers, texts and numbers as bools, 2.0 as 2, a tuple as a list, and large integers."""
+    """Texts and bools as numbers, texts and numbers as bools, 2.0 as 2, bytes as text, tuples as lists; large ints."""
     if type(value.get("manifest")) is tuple:
         value["manifest"] = list(value["manifest"])
     for holder in (value, *(row for _, row in manifest_rows(value))):
         for name, version in VERSIONS.items():
             if type(holder.get(name)) in (float, bool) and holder[name] == version:
                 holder[name] = version
+    for name in ("reward", "capture_poisoned", *FREE_TEXTS):
+        if type(value.get(name)) is bytes:
+            with contextlib.suppress(ValueError):
+                value[name] = value[name].decode()
     reward = value.get("reward")
     if type(reward) is bool or (type(reward) is str and reward.isascii()):
         with contextlib.suppress(ValueError):
@@ -179,7 +184,7 @@ def plain_receipt_id(value: dict[str, Any]) -> Iterator[Undo]:
 
 def encodable_text(value: dict[str, Any]) -> Iterator[Undo]:
     """Free text with a lone surrogate, replaced."""
-    for name in ("failure_reason", "terminal_attribution_reason"):
+    for name in FREE_TEXTS:
         original = value.get(name)
         if type(original) is str and not is_text(original):
             value[name] = ""
@@ -234,8 +239,8 @@ LENIENCIES: Final = (
     Leniency(
         "D16",
         "3",
-        'Receipt types are coerced: "3.0" or true as a reward, "no" or 0 as a bool, 2.0 as a version, a tuple as the '
-        "manifest, and integers beyond 63 bits.",
+        'Receipt types are coerced: "3.0" or true as a reward, "no" or 0 as a bool, 2.0 as a version, bytes as text, '
+        "a tuple as the manifest; integers may have more than 63 bits.",
         receipt=strict_types,
         areas=(_RECEIPT,),
     ),
