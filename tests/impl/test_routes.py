@@ -21,7 +21,7 @@ from rollproof.impl.staging import staged_row
 from rollproof.properties.adapters.ours import Ours
 from rollproof.properties.asking import ask
 from rollproof.properties.recording import RecordingPlane
-from rollproof.properties.strategies.route_wire import broken_payloads, broken_plans, payloads, plans
+from rollproof.properties.strategies.route_wire import PLAN_BREAKS, broken_payloads, broken_plans, payloads, plans
 from rollproof.properties.strategies.routed import (
     ROLLOUT_BREAKS,
     RoutedCall,
@@ -29,7 +29,7 @@ from rollproof.properties.strategies.routed import (
     routed_rollouts,
     stage,
 )
-from rollproof.properties.strategies.routes import ASSEMBLY_BREAKS, assemblies, broken_assemblies
+from rollproof.properties.strategies.routes import ASSEMBLY_BREAKS, assemblies, broken_assemblies, broken_metadata
 from rollproof.properties.tensors import from_torch, row_fields, to_torch
 from rollproof.spec.assembly import RouteFragment as SpecFragment
 from rollproof.spec.assembly import execute as spec_execute
@@ -56,6 +56,7 @@ HYPOTHESIS = settings(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
+METADATA = b'{"a":[1.5,null],"z":"\xc3\xa9"}'
 DIRECT = ReassemblerConfig(router_replay_enabled=True)
 DEFERRED = ReassemblerConfig(router_replay_enabled=True, defer_routed_experts_to_policy=True)
 
@@ -131,10 +132,11 @@ def test_plans_travel_alike(value):
         assert plan.classify(*lengths) == classify_span(*lengths)
 
 
-@HYPOTHESIS
-@given(broken_plans())
-def test_broken_plans_are_refused(value):
-    assert outcome(plan.decode_plan, value) is Code.INVALID_ROUTE_PLAN
+@pytest.mark.parametrize("kind", PLAN_BREAKS)
+@settings(HYPOTHESIS, max_examples=20)
+@given(data=st.data())
+def test_broken_plans_are_refused(kind, data):
+    assert outcome(plan.decode_plan, data.draw(broken_plans(kind))) is Code.INVALID_ROUTE_PLAN
 
 
 @pytest.mark.parametrize("lengths", [(-1, 1, 1), (0, True, 1), (0, 1, 1.0), (2**63, 0, 0)])
@@ -223,10 +225,19 @@ def test_the_guard_behind_the_plan():
 
 
 def one_fragment(routes, encoding):
-    spec = SpecFragment(from_torch(routes), encoding, b'{"a":[1.5,null],"z":"\xc3\xa9"}')
+    spec = SpecFragment(from_torch(routes), encoding, METADATA)
     tokens = routes.shape[0]
     span = RouteSpan("r/c", 0, tokens, tokens, 1, extras_digest(extras_around(spec)))
     return RouteAssemblyPlan("s", (span,), ("r/c",), tokens), {"r/c": ours(spec)}
+
+
+@pytest.mark.parametrize("encoding", [1, 2])
+@pytest.mark.parametrize("metadata", broken_metadata(METADATA), ids=lambda metadata: metadata[:20].decode("latin-1"))
+def test_broken_metadata_is_no_commitment(metadata, encoding):
+    whole, fragments = one_fragment(torch.zeros((1, 1, 1), dtype=torch.int16), encoding)
+    assert outcome(assembly.execute, whole, fragments, None, 1).tolist() == [[[0]]]
+    broken = {"r/c": evolve(fragments["r/c"], extras_metadata_json=metadata)}
+    assert outcome(assembly.execute, whole, broken, None, 1) is Code.FRAGMENT_INTEGRITY
 
 
 @pytest.mark.parametrize("encoding", [1, 2])

@@ -12,7 +12,14 @@ from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollproof.properties.strategies.route_wire import broken_payloads, broken_plans, payloads, plans, trailing_bits
+from rollproof.properties.strategies.route_wire import (
+    PLAN_BREAKS,
+    broken_payloads,
+    broken_plans,
+    payloads,
+    plans,
+    trailing_bits,
+)
 from rollproof.properties.strategies.routed import (
     ROLLOUT_BREAKS,
     RoutedCall,
@@ -21,7 +28,13 @@ from rollproof.properties.strategies.routed import (
     routed_rollouts,
     stage,
 )
-from rollproof.properties.strategies.routes import ASSEMBLY_BREAKS, assemblies, broken_assemblies, route_payload
+from rollproof.properties.strategies.routes import (
+    ASSEMBLY_BREAKS,
+    assemblies,
+    broken_assemblies,
+    broken_metadata,
+    route_payload,
+)
 from rollproof.spec.assembly import RouteFragment, all_sentinel, execute, extras_around, token_routes
 from rollproof.spec.constants import ROUTED_EXPERTS
 from rollproof.spec.digest import extras_digest
@@ -176,10 +189,11 @@ def test_plans_survive_json(plan):
     assert encoded_plan_size(plan) == len(json.dumps(encoded).replace(": ", ":").replace(", ", ","))
 
 
-@HYPOTHESIS
-@given(broken_plans())
-def test_plans_are_decoded_strictly(value):
-    assert refusal(decode_plan, value).code is Code.INVALID_ROUTE_PLAN
+@pytest.mark.parametrize("kind", PLAN_BREAKS)
+@settings(HYPOTHESIS, max_examples=20)
+@given(data=st.data())
+def test_plans_are_decoded_strictly(kind, data):
+    assert refusal(decode_plan, data.draw(broken_plans(kind))).code is Code.INVALID_ROUTE_PLAN
 
 
 def test_other_schema_versions_are_named():
@@ -264,6 +278,18 @@ def fragment_of(routes, encoding=1, metadata=b"{}"):
         "s", (RouteSpan("r/c", 0, routes.shape[0], routes.shape[0], 1, commitment),), ("r/c",), routes.shape[0]
     )
     return plan, {"r/c": fragment}
+
+
+METADATA = b'{"a":[1.5,null],"z":"\xc3\xa9"}'
+
+
+@pytest.mark.parametrize("encoding", [1, 2])
+@pytest.mark.parametrize("metadata", broken_metadata(METADATA), ids=lambda metadata: metadata[:20].decode("latin-1"))
+def test_broken_metadata_is_no_commitment(metadata, encoding):
+    plan, fragments = fragment_of(Tensor.of("int16", [0], (1, 1, 1)), encoding, METADATA)
+    assert execute(plan, fragments, None, 1).values() == (0,)
+    broken = {"r/c": evolve(fragments["r/c"], extras_metadata_json=metadata)}
+    assert refusal(execute, plan, broken, None, 1).code is Code.FRAGMENT_INTEGRITY
 
 
 def execute_one(routes, **keywords):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from hypothesis import strategies as st
 
@@ -114,48 +115,94 @@ def plans() -> st.SearchStrategy[RouteAssemblyPlan]:
 
 
 @st.composite
-def broken_plans(draw: st.DrawFn) -> Any:
-    """The JSON of a plan with one thing wrong."""
+def broken_plans(draw: st.DrawFn, kind: str = "") -> Any:
+    """The JSON of a plan with one thing wrong: what ``PLAN_BREAKS`` says under ``kind``, or under any of its names."""
     plan = draw(assemblies(min_spans=1)).plan
     value: dict[str, Any] = json.loads(json.dumps(encode_plan(plan)))
     span = draw(st.sampled_from(value["spans"]))
+    change = PLAN_BREAKS[kind or draw(st.sampled_from(sorted(PLAN_BREAKS)))]
+    return change(draw, value, span)
+
+
+def _no_object(draw: st.DrawFn, value: dict[str, Any], _: dict[str, Any]) -> Any:
+    return draw(st.sampled_from([None, [], "plan", 3, [value], {}]))
+
+
+def _missing(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
     target = draw(st.sampled_from([value, span]))
-    match draw(st.sampled_from(["value", "missing", "unknown", "type", "agreement"])):
-        case "value":
-            return draw(st.sampled_from([None, [], "plan", 3, [value], {}]))
-        case "missing":
-            del target[draw(st.sampled_from(sorted(target)))]
-        case "unknown":
-            target[draw(st.sampled_from(["boundary_token_index", "repair_previous_token", "", "extra"]))] = None
-        case "type":
-            name = draw(st.sampled_from(sorted(target)))
-            wrong: list[Any] = [None, True, 1.0, -1, 2**63, 2**80, "", "\ud800", [], {}, b"x", (), [None]]
-            target[name] = draw(st.sampled_from([other for other in wrong if not _same(other, target[name])]))
-        case _:
-            _disagree(draw, value, span)
+    del target[draw(st.sampled_from(sorted(target)))]
     return value
 
 
-def _same(left: Any, right: Any) -> bool:
-    return type(left) is type(right) and left == right
+def _unknown(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    target = draw(st.sampled_from([value, span]))
+    target[draw(st.sampled_from(["boundary_token_index", "repair_previous_token", "", "extra"]))] = None
+    return value
 
 
-def _disagree(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> None:
-    match draw(st.sampled_from(["length", "sum", "cleanup", "repeated", "schema", "version", "digest", "span"])):
-        case "length":
-            value["expected_token_length"] += 1
-        case "sum":
-            span["carry_len"] += 1
-        case "cleanup":
-            value["cleanup_staging_keys"].remove(span["staging_key"])
-        case "repeated":
-            value["cleanup_staging_keys"].append(span["staging_key"])
-        case "schema":
-            value["schema_version"] = draw(st.sampled_from([0, 1, 3, "2"]))
-        case "version":
-            span["extras_digest_version"] = draw(st.sampled_from([0, 2, "1"]))
-        case "digest":
-            span["extras_digest"] = draw(st.sampled_from(["0" * 63, "0" * 65, "A" * 64, "g" * 64]))
-        case _:
-            value["spans"].append(dict(span))
-            value["expected_token_length"] += span["carry_len"] + span["generation_len"]
+def _wrong_type(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    target = draw(st.sampled_from([value, span]))
+    name = draw(st.sampled_from(sorted(target)))
+    wrong: list[Any] = [None, True, 1.0, -1, 2**63, 2**80, "", "\ud800", [], {}, b"x", (), [None]]
+    target[name] = draw(
+        st.sampled_from([item for item in wrong if (type(item), item) != (type(target[name]), target[name])])
+    )
+    return value
+
+
+def _longer_row(_: st.DrawFn, value: dict[str, Any], __: dict[str, Any]) -> Any:
+    value["expected_token_length"] += 1
+    return value
+
+
+def _longer_span(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    span[draw(st.sampled_from(["carry_len", "generation_len"]))] += 1
+    return value
+
+
+def _not_owned(_: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    value["cleanup_staging_keys"].remove(span["staging_key"])
+    return value
+
+
+def _owned_twice(_: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    value["cleanup_staging_keys"].append(span["staging_key"])
+    return value
+
+
+def _used_twice(_: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    value["spans"].append(dict(span))
+    value["expected_token_length"] += span["carry_len"] + span["generation_len"]
+    return value
+
+
+def _other_schema(draw: st.DrawFn, value: dict[str, Any], _: dict[str, Any]) -> Any:
+    value["schema_version"] = draw(st.sampled_from([0, 1, 3, "2"]))
+    return value
+
+
+def _other_digest_version(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    span["extras_digest_version"] = draw(st.sampled_from([0, 2, "1"]))
+    return value
+
+
+def _no_digest(draw: st.DrawFn, value: dict[str, Any], span: dict[str, Any]) -> Any:
+    span["extras_digest"] = draw(st.sampled_from(["0" * 63, "0" * 65, "A" * 64, "g" * 64]))
+    return value
+
+
+PLAN_BREAKS: Final[dict[str, Callable[[st.DrawFn, dict[str, Any], dict[str, Any]], Any]]] = {
+    "no object": _no_object,
+    "missing field": _missing,
+    "unknown field": _unknown,
+    "wrong type": _wrong_type,
+    "longer row": _longer_row,
+    "longer span": _longer_span,
+    "span not owned": _not_owned,
+    "key owned twice": _owned_twice,
+    "span used twice": _used_twice,
+    "other schema": _other_schema,
+    "other digest version": _other_digest_version,
+    "no digest": _no_digest,
+}
+"""What can be wrong with a plan's JSON."""

@@ -258,7 +258,7 @@ def _other_fragment(draw: st.DrawFn, whole: RoutedRollout, call: RoutedCall) -> 
     ids[draw(st.integers(0, len(ids) - 1))] += 1
     wider = {"int8": "int16", "int16": "int32", "int32": "int64"}[column.dtype]
     key = owned_key(whole.rollout_id, call.call_id)
-    metadata = draw(broken_metadata(whole.rows[key]["extras_metadata_json"].data).filter(bool))
+    metadata = draw(st.sampled_from(broken_metadata(whole.rows[key]["extras_metadata_json"].data)).filter(bool))
     swapped = ROUTE_ENCODING_ENVELOPE + ROUTE_ENCODING_LIST - encoding
     changes: list[dict[str, Tensor]] = [
         {"routed_experts_encoding": number(swapped)},
