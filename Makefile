@@ -37,7 +37,9 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/pytest -n 2 --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/coverage report --include='spec/*' --fail-under=95
+	$(BIN)/coverage report --include='impl/*' --fail-under=95
 
 bench: setup ## measure against the peer and the physical limits
 	$(BIN)/python -m benchmarks
