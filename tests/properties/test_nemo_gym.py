@@ -7,22 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs import evolve, fields
+from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 
 pytest.importorskip("nemo_gym.token_id_capture.staging")
 
 from rollproof.properties.adapters import nemo_gym as adapter
-from rollproof.properties.adapters.leniency import layout_digest
 from rollproof.properties.adapters.nemo_gym import NemoGym
+from rollproof.properties.adapters.nemo_gym_examples import EXAMPLES, ROOT, area_of, call, receipt, rollout, streams
 from rollproof.properties.asking import ask, long_chain
 from rollproof.properties.protocol import Deviation
 from rollproof.properties.strategies.histories import histories
 from rollproof.properties.strategies.recipes import Nest, realize_request
-from rollproof.spec.digest import call_digest, chain_digest, prefix_digest
+from rollproof.spec.digest import call_digest
 from rollproof.spec.invariants import CATALOGUE
 from rollproof.spec.oracle import answer
-from rollproof.spec.records import CallRecord, Receipt, StagedCall
 from rollproof.spec.requests import (
     Accepted,
     Answer,
@@ -42,39 +41,8 @@ from rollproof.spec.requests import (
 from rollproof.spec.rules.records import GOLDEN
 
 NEMO_GYM = NemoGym()
-HASH = "0" * 64
-ROOT = StagedCall("r", "c", None, "text", 0, 2, 2, 0, (1, 2), (0.0, 1.0), (0.0, -0.5), HASH, HASH, HASH, HASH)
-
-
-def call(**changes: Any) -> StagedCall:
-    """A root call with changes, and with every hash right by the byte layout."""
-    changed = evolve(ROOT, **changes)
-    ids = changed.token_ids_delta
-    hashed = evolve(changed, chain_hash=chain_digest(None, ids), cumulative_hash=prefix_digest(ids))
-    return evolve(hashed, digest=layout_digest(hashed) or HASH)
-
-
-def rollout(*calls: StagedCall) -> Linearize:
-    """A rollout that lists exactly these calls; the last is its terminal."""
-    shared = [one.name for one in fields(CallRecord) if hasattr(ROOT, one.name)]
-    manifest = tuple(
-        CallRecord(
-            **{name: getattr(one, name) for name in shared},
-            staging_key=f"{one.rollout_id}/{one.model_call_id}",
-            response_id="x",
-        )
-        for one in calls
-    )
-    return Linearize(Receipt(calls[0].rollout_id, manifest, calls[-1].model_call_id, "declared"), calls)
-
-
-def receipt(row: dict[str, Any] | None = None, **changes: Any) -> ParseReceipt:
-    """A valid receipt of one call, with changes to its row and to itself."""
-    shared = ("model_call_id", "prev_len", "delta_len", "cum_len", "weight_version", "digest", "extras_digest")
-    entry = {name: getattr(ROOT, name) for name in (*shared, "chain_hash", "cumulative_hash", "mode")}
-    entry |= {"staging_key": "r/c", "response_id": "x"} | (row or {})
-    value = {"rollout_id": "r", "manifest": [entry], "terminal_model_call_id": "c", "terminal_selection": "declared"}
-    return ParseReceipt(value | changes)
+MINUS_ZERO_MASK = {"token_mask_delta": (-0.0, 1.0)}
+FLOAT64 = {"generation_log_probs_delta": (0.0, -0.1)}
 
 
 def both(request: Request) -> tuple[Answer, Answer]:
@@ -157,59 +125,15 @@ def test_refusals_agree(request_: Request) -> None:
 
 # ── known deviations, by their smallest inputs ──────────────────────────────────────────────────────────────────────
 
-MINUS_ZERO_MASK = {"token_mask_delta": (-0.0, 1.0)}
-MINUS_ZERO_CARRY = {"generation_log_probs_delta": (-0.0, -0.5)}
-FLOAT64 = {"generation_log_probs_delta": (0.0, -0.1)}
-CHILD = {"model_call_id": "d", "parent_call_id": "c", "mode": "token_in"}
-FAR = evolve(call(), **CHILD, prev_len=2**63, cum_len=2**63 + 2)
-DEVIATIONS: list[tuple[str, Request]] = [
-    ("D1", CallDigest(call(token_ids_delta=(2**63, 2)))),
-    ("D1", CallDigest(call(weight_version=2**64 - 1))),
-    ("D1", CallDigest(FAR)),
-    ("D1", rollout(call(token_ids_delta=(2**63, 2)))),
-    ("D1", rollout(call(weight_version=2**63))),
-    ("D1", rollout(call(), evolve(FAR, digest=layout_digest(FAR)))),
-    ("D2", CallDigest(call(**MINUS_ZERO_MASK))),
-    ("D2", CallDigest(call(**MINUS_ZERO_CARRY))),
-    ("D2", rollout(call(**MINUS_ZERO_MASK))),
-    ("D2", rollout(call(**MINUS_ZERO_CARRY))),
-    ("D3", ExtrasDigest(Nest("dict", 65))),
-    ("D3", ExtrasDigest({"": Nest("list", 64)})),
-    ("D3", ExtrasDigest(Nest("dict", 100_000))),
-    ("float64-log-prob", CallDigest(call(**FLOAT64))),
-    ("float64-log-prob", rollout(call(**FLOAT64))),
-    ("rollout-id-slash", CallDigest(call(rollout_id="a/b"))),
-    ("rollout-id-slash", rollout(call(rollout_id="a/b"))),
-    ("rollout-id-slash", receipt(rollout_id="a/b")),
-    ("malformed-digest", rollout(evolve(call(), digest="A" * 64))),
-    ("D16", receipt(reward="3.0")),
-    ("D16", receipt(reward=True)),
-    ("D16", receipt(capture_poisoned="no")),
-    ("D16", receipt(capture_poisoned=0)),
-    ("D16", receipt(capture_poisoned=0.0)),
-    ("D16", receipt(reward=b"3.0")),
-    ("D16", receipt(capture_poisoned=b"no")),
-    ("D16", receipt(terminal_attribution_reason=b"x")),
-    ("D16", receipt(schema_version=2.0)),
-    ("D16", receipt(extras_digest_version=True)),
-    ("D16", receipt({"digest_version": 2.0})),
-    ("D16", receipt({"weight_version": 2**63})),
-    ("D16", receipt({"fingerprint_version": 2**64})),
-    ("D16", receipt({"delta_len": 2**63, "cum_len": 2**63})),
-    ("D16", ParseReceipt({**receipt().value, "manifest": tuple(receipt().value["manifest"])})),
-    ("lone-surrogate", receipt(terminal_attribution_reason="\ud800")),
-    ("lone-surrogate", receipt(capture_poisoned=True, failure_reason="\ud800")),
-]
 
-
-@pytest.mark.parametrize(("name", "request_"), DEVIATIONS, ids=repr)
+@pytest.mark.parametrize(("name", "request_"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
 def test_deviation_shows_and_is_told_apart(name: str, request_: Request) -> None:
     expected, actual = both(request_)
     assert complaints(request_, expected, actual)
     assert explanations(request_, expected, actual) == {name}
 
 
-@pytest.mark.parametrize(("name", "request_"), DEVIATIONS, ids=repr)
+@pytest.mark.parametrize(("name", "request_"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
 def test_a_deviation_excuses_no_other_answer(name: str, request_: Request) -> None:
     expected, actual = both(request_)
     others: list[Answer] = [Crashed("KeyError"), expected]
@@ -224,10 +148,10 @@ def test_a_deviation_excuses_no_other_answer(name: str, request_: Request) -> No
 
 
 def test_every_declared_deviation_but_growth_has_a_smallest_input() -> None:
-    kinds = {Linearize: Area.LINEAGE, ParseReceipt: Area.RECEIPT}
-    shown = {(name, kinds.get(type(request), Area.DIGEST)) for name, request in DEVIATIONS}
+    shown = {(name, area_of(request)) for name, request in EXAMPLES}
     declared = {(known.id, known.area) for known in NemoGym.deviations}
     assert declared == shown | {("D5", Area.LINEAGE)}
+    assert {stream.area for area in Area for stream in streams(area)} == {area for _, area in shown}
 
 
 TWO_CAUSES: list[tuple[set[str], Request]] = [
