@@ -16,7 +16,7 @@ from rollproof.properties.protocol import Adapter
 from rollproof.properties.recording import RecordingPlane
 from rollproof.properties.tensors import from_torch
 from rollproof.spec.outcomes import Failure, GroupOutcome
-from rollproof.spec.plane import Effect, Get, Staging
+from rollproof.spec.plane import Clear, Effect, Get, Staging
 from rollproof.spec.records import (
     FinalizedGroup,
     FinalizedRollout,
@@ -119,8 +119,8 @@ def named_failure(error: Exception, plane: RecordingPlane) -> Failure | None:
             return Failure.READ
         if plane.faults.put:
             return Failure.PUT
-        said = str(error)
-        return Failure.CLEAR if last.partition in said and all(key in said for key in last.keys) else None
+        named = (last.partition, *last.keys) if isinstance(last, Clear) else ()
+        return Failure.CLEAR if named and all(name in str(error) for name in named) else None
     if isinstance(error, ValueError) and not plane.effects:
         return Failure.CALLER
     only_reads = all(isinstance(effect, Get) for effect in plane.effects)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import define, field, frozen
 
 from rollproof.spec.invariant import Invariant
+from rollproof.spec.invariants import BY_ID
 from rollproof.spec.requests import Answer, Area, Request
 
 
@@ -12,7 +13,7 @@ from rollproof.spec.requests import Answer, Area, Request
 class Finding:
     """One request on which an implementation and the contract disagree."""
 
-    invariant: Invariant
+    invariant_id: str
     request: Request
     expected: Answer
     actual: Answer
@@ -22,8 +23,11 @@ class Finding:
     """How many examples of the stream had run, this one included, when it was first seen."""
     deviation: str | None = None
     """The declared deviation that it is an instance of."""
-    smallest: bool = False
-    """Whether the request has been shrunk."""
+
+    @property
+    def invariant(self) -> Invariant:
+        """The invariant that the request violates."""
+        return BY_ID[self.invariant_id]
 
 
 @define
@@ -58,6 +62,19 @@ class Report:
     deviation_counts: dict[str, int] = field(factory=dict)
     requests: int = 0
     seconds: float = 0.0
+
+    def merge(self, other: Report) -> None:
+        """Take over what a check of other areas of the same implementation found."""
+        self.areas += other.areas
+        self.declared |= other.declared
+        self.invariants |= other.invariants
+        self.codes |= other.codes
+        for name, finding in other.deviations.items():
+            self.deviations.setdefault(name, finding)
+        for name, count in other.deviation_counts.items():
+            self.deviation_counts[name] = self.deviation_counts.get(name, 0) + count
+        self.requests += other.requests
+        self.seconds += other.seconds
 
     @property
     def falsified(self) -> list[Finding]:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from attrs import define, evolve, field
+from attrs import define, field
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
-from rollproof.properties.strategies.hostile import realize_request
-from rollproof.properties.strategies.requests import Stream, request_streams
 
 from rollproof.properties.asking import ask
 from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
 from rollproof.properties.protocol import offers
+from rollproof.properties.strategies.hostile import realize_request
+from rollproof.properties.strategies.requests import Stream, request_streams
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.invariants import BY_ID, of_area
 from rollproof.spec.oracle import answer
@@ -50,6 +50,8 @@ class Check:
     profile: Profile
     seed: int
     max_examples: int | None = None
+    shrink: bool = True
+    """Whether to look for the smallest input of every disagreement."""
     progress: Progress = lambda _name, _count: None
     report: Report = field(init=False)
 
@@ -118,7 +120,7 @@ class Check:
         exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
         self.progress(stream.name, max(0, examples - done))
         for finding in fresh:
-            smallest = self._shrink(stream, finding, examples) if stream.weight else evolve(finding, smallest=True)
+            smallest = self._shrink(stream, finding, examples) if self.shrink and stream.weight else finding
             if finding.deviation is None:
                 self.report.invariants[finding.invariant.id].finding = smallest
             else:
@@ -140,7 +142,7 @@ class Check:
         known = next(
             (known.id for known in self.implementation.deviations if known.applies(request, expected, actual)), None
         )
-        return Finding(item, request, expected, actual, complaint, stream, after, known)
+        return Finding(item.id, request, expected, actual, complaint, stream, after, known)
 
     def _shrink(self, stream: Stream, first: Finding, examples: int) -> Finding:
         best = first
@@ -158,7 +160,7 @@ class Check:
 
         with suppress(_Violated, _OutOfTime, Flaky):
             exercise(stream.strategy, violates, examples, self.seed, (Phase.generate, Phase.shrink))
-        return evolve(best, smallest=True)
+        return best
 
 
 class _Violated(Exception):

@@ -1,0 +1,182 @@
+"""The gate: it holds for the spec and for ours, it fails every mutant, and its commands end as they say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from click.testing import CliRunner
+from junitparser import JUnitXml
+
+from rollproof.properties.adapters.ours import Ours
+from rollproof.properties.adapters.reference import Reference
+from rollproof.properties.asking import ask
+from rollproof.properties.cli import main
+from rollproof.properties.gate.profiles import PROFILES
+from rollproof.properties.gate.run import Check
+from rollproof.properties.mutants import MUTANTS, MutantImplementation
+from rollproof.properties.protocol import Deviation
+from rollproof.properties.rules import render_rules
+from rollproof.spec.invariants import BY_ID, CATALOGUE
+from rollproof.spec.rejections import Code
+from rollproof.spec.requests import Accepted, Area, LinearizeGrowth
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(main, list(arguments))
+
+
+@pytest.mark.parametrize("implementation", [Reference(), Ours()], ids=lambda one: one.name)
+def test_holds(implementation):
+    areas = tuple(area for area in Area if area in implementation.areas)
+    report = Check(implementation, areas, PROFILES["quick"], seed=1).run()
+    assert [(found.invariant.id, found.complaint) for found in report.falsified] == []
+    assert report.undriven == []
+    assert all(tally.right == tally.driven for tally in report.codes.values())
+    assert all(tally.examples > 0 for tally in report.invariants.values())
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
+def test_mutant_is_killed_by_its_invariant(mutant):
+    implementation = MutantImplementation(mutant)
+    report = Check(implementation, tuple(implementation.areas), PROFILES["ci"], seed=0).run()
+    assert mutant.invariant in [found.invariant.id for found in report.falsified]
+
+
+def test_ids_are_unique_and_mutants_name_invariants():
+    assert len(BY_ID) == len(CATALOGUE)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert {mutant.invariant for mutant in MUTANTS} <= BY_ID.keys()
+
+
+def test_every_code_has_one_entry():
+    entries = [(code.stage, code.code) for code in Code]
+    assert len(set(entries)) == len(entries)
+    assert all(re.fullmatch("[a-z_]+", code) for _, code in entries)
+
+
+def test_same_seed_same_examples():
+    def tallies(seed):
+        report = Check(Reference(), (Area.LINEAGE,), PROFILES["quick"], seed=seed).run()
+        return {key: (tally.driven, tally.right) for key, tally in report.codes.items()}, report.requests
+
+    assert tallies(3) == tallies(3)
+
+
+def test_growth_is_counted_the_same_every_time():
+    request = LinearizeGrowth(20, 80)
+    assert ask(Ours(), request) == ask(Ours(), request)
+
+
+class Quadratic(Reference):
+    """A verifier that walks to the root once per call."""
+
+    name = "quadratic"
+
+    def linearize(self, receipt, calls):
+        parents = {record.model_call_id: record.parent_call_id for record in receipt.manifest}
+        for record in receipt.manifest:
+            current = record.parent_call_id
+            while current is not None:
+                current = parents.get(current)
+        return super().linearize(receipt, calls)
+
+
+def test_quadratic_work_is_seen():
+    request = LinearizeGrowth()
+    answer = ask(Quadratic(), request)
+    assert "x4 calls" in BY_ID["LINEAGE-5"].check(request, Accepted((1, 1)), answer)
+
+
+class Lenient(Reference):
+    """Takes −0.0 for 0.0."""
+
+    name = "lenient"
+    areas = frozenset({Area.DIGEST})
+    deviations = (
+        Deviation("D2", Area.DIGEST, "1", "takes -0.0 as a mask", lambda request, _e, _a: "-0.0" in repr(request)),
+        Deviation("D0", Area.DIGEST, "1", "never shows", lambda *_: False),
+    )
+
+    def call_digest(self, call):
+        plus = tuple(value + 0.0 for value in call.token_mask_delta)
+        carry = zip(plus, call.generation_log_probs_delta, strict=False)
+        values = tuple(value + 0.0 if mask == 0.0 else value for mask, value in carry)
+        if len(values) != len(call.generation_log_probs_delta):
+            return super().call_digest(call)
+        return super().call_digest(evolve(call, token_mask_delta=plus, generation_log_probs_delta=values))
+
+
+def test_declared_deviations_are_counted_apart():
+    report = Check(Lenient(), (Area.DIGEST,), PROFILES["ci"], seed=0).run()
+    assert report.held
+    assert set(report.deviations) == {"D2"}
+    assert report.deviation_counts["D2"] > 0
+    assert report.silent_deviations == ["D0"]
+    assert len(report.deviations["D2"].request.call.token_ids_delta) == 1, "not shrunk"
+
+
+def test_check_exit_codes(run):
+    assert run("check", "spec", "--profile", "quick", "--area", "digest").exit_code == 0
+    result = run("check", "mutant:placeholder-trains", "--profile", "quick")
+    assert result.exit_code == 1
+    assert "falsified: GROUP-3" in result.output
+    assert "rollproof replay" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("check", "nonsense"), "no such implementation"),
+        (("check", "no_such_module:Thing"), "could not be loaded"),
+        (("check", "json:dumps"), "not an implementation"),
+        (("check", "mutant:nonsense"), "there are"),
+        (("check", "mutant:placeholder-trains", "--area", "digest"), "does not offer area digest"),
+        (("check", "spec", "--area", "nonsense"), "nonsense"),
+        (("replay", "absent.json"), "No such file"),
+        (("replay", "bad.json"), "not a replay file"),
+        (("rules", "NONSENSE-1"), "no such invariant"),
+    ],
+)
+def test_wrong_calls_end_with_one_clear_line(run, arguments, says):
+    Path("bad.json").write_text("[]", encoding="utf-8")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def test_reports_and_replay(run):
+    result = run("check", "mutant:n-minus-one-rows", "spec", "--profile", "quick", "--area", "group", "--report", "out")
+    assert result.exit_code == 1
+    reports = json.loads(Path("out/report.json").read_text(encoding="utf-8"))
+    assert [report["held"] for report in reports] == [False, True]
+    xml = JUnitXml.fromfile("out/junit.xml")
+    assert sum(suite.failures for suite in xml) >= 1
+    replay = "out/replays/mutant-n-minus-one-rows-GROUP-2.json"
+    again = run("replay", replay)
+    assert again.exit_code == 1
+    assert "GROUP-2" in again.output
+    fixed = run("replay", replay, "spec")
+    assert fixed.exit_code == 0
+    assert "holds" in fixed.output
+
+
+def test_rules_page_is_fresh():
+    assert (ROOT / "docs" / "rules.md").read_text(encoding="utf-8") == render_rules(), "run make docs"
+
+
+def test_rules_command(run):
+    assert run("rules").output == render_rules()
+    assert "GROUP-4" in run("rules", "group-4").output
+    assert "staged row" in run("rules", "invalid_staging_row").output
+    assert "impl" in run("implementations").output.split()
