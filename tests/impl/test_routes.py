@@ -29,6 +29,7 @@ from rollproof.properties.strategies.routed import (
     routed_rollouts,
     stage,
 )
+from rollproof.properties.strategies.routed_histories import routed_histories
 from rollproof.properties.strategies.routes import ASSEMBLY_BREAKS, assemblies, broken_assemblies, broken_metadata
 from rollproof.properties.tensors import from_torch, row_fields, to_torch
 from rollproof.spec.assembly import RouteFragment as SpecFragment
@@ -356,6 +357,15 @@ def test_rollouts_agree(rollout, config, known):
     routed_reads = [effect for effect in found.effects if ROUTED_EXPERTS in effect.columns]
     assert len(found.effects) <= 2
     assert bool(routed_reads) == config.direct_routes
+
+
+@HYPOTHESIS
+@given(routed_histories(), st.sampled_from([DIRECT, DEFERRED]), st.booleans())
+def test_histories_of_any_shape_agree(routed, config, known):
+    """Manifests in any order, several roots, dead branches, unusual ids."""
+    history, dims = routed
+    expected, _ = agree(history.finalize(evolve(config, routed_dims=dims if known else None)))
+    assert expected.rollout.valid
 
 
 @pytest.mark.parametrize("reason", ROLLOUT_BREAKS)
