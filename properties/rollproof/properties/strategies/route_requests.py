@@ -16,6 +16,7 @@ from rollproof.properties.strategies.routed import (
     broken_routed_rollouts,
     routed_rollouts,
 )
+from rollproof.properties.strategies.routed_histories import routed_histories
 from rollproof.properties.strategies.routes import (
     ASSEMBLY_BREAKS,
     Assembly,
@@ -101,6 +102,13 @@ def rollout_requests(draw: st.DrawFn, base: ReassemblerConfig, reason: str | Non
 
 
 @st.composite
+def history_requests(draw: st.DrawFn, base: ReassemblerConfig) -> FinalizeRollout:
+    """A valid rollout of any shape, with routes on some of its calls."""
+    history, dims = draw(routed_histories())
+    return history.finalize(evolve(base, routed_dims=draw(st.sampled_from([None, dims]))))
+
+
+@st.composite
 def routed_group(
     draw: st.DrawFn, group_id: str, shapes: st.SearchStrategy[Dims]
 ) -> tuple[GroupRequest, dict[str, Any]]:
@@ -175,6 +183,7 @@ def streams(area: Area) -> Iterator[Stream]:
         yield stream(f"break:assembly:{code.code}", broken_assemblies(code).map(execute), codes=(code.code,))
     for name, base in (("direct", DIRECT), ("deferred", DEFERRED)):
         yield stream(f"{name} rollouts", rollout_requests(base))
+        yield stream(f"{name} histories", history_requests(base))
         yield stream(f"{name} groups", group_requests(base))
     for reason in ROLLOUT_BREAKS:
         yield stream(f"break:routes:{reason}", rollout_requests(DIRECT, reason), codes=(reason,))
