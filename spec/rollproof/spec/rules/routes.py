@@ -241,9 +241,14 @@ def counted_failures(_: ReplayGroup, expected: Answer, actual: Answer) -> str | 
 
 
 @route_rule("ROUTE-14", "One bad fragment costs its own row, and never the group.", FinalizeGroups)
-@each_step
-def one_row(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found: GroupOutcome) -> str | None:
+def one_row(request: FinalizeGroups, expected: Answer, actual: Answer) -> str | None:
     """Nor does a rollout whose (L, K) differs from what was learned (decision D10)."""
+    return same_valid_rows(request, expected, actual) if isinstance(actual, Accepted) else f"it {describe(actual)}"
+
+
+@each_step
+def same_valid_rows(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found: GroupOutcome) -> str | None:
+    """The group ends as it should, with as many valid rows."""
     if wanted.failure is not found.failure:
         return f"outcome {found.failure or 'a group'}, expected {wanted.failure or 'a group'}"
     if wanted.group is None or found.group is None:
@@ -255,7 +260,10 @@ def one_row(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found: Group
 @route_rule("ROUTE-15", "Only an accepted rollout teaches (L, K).", FinalizeGroups)
 @each_step
 def learned_dims(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found: GroupOutcome) -> str | None:
-    """Decision D10: what was learned is seen in the shape of every later row."""
+    """Decision D10: what was learned is seen in the shape of every later row, and in whether there are any."""
+    if wanted.rows is None and found.rows is not None:
+        shapes = {row.columns[ROUTED_EXPERTS].shape[1:] for row in found.rows if ROUTED_EXPERTS in row.columns}
+        return f"published routes of (L, K) {shapes}, which no accepted rollout had" if shapes else None
     for index, (left, right) in enumerate(zip(wanted.rows or (), found.rows or (), strict=False)):
         shapes = [row.columns[ROUTED_EXPERTS].shape[1:] for row in (left, right) if ROUTED_EXPERTS in row.columns]
         if len(set(shapes)) > 1:
