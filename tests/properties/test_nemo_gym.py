@@ -161,7 +161,7 @@ TWO_CAUSES: list[tuple[set[str], Request]] = [
 ]
 
 
-@pytest.mark.parametrize(("names", "request_"), TWO_CAUSES, ids=repr)
+@pytest.mark.parametrize(("names", "request_"), TWO_CAUSES, ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else type(value).__name__)
 def test_two_causes_are_both_named(names: set[str], request_: Request) -> None:
     assert explanations(request_, *both(request_)) == names
 
