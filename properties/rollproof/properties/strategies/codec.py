@@ -113,6 +113,10 @@ def _converter() -> Converter:
     converter = Converter(forbid_extra_keys=True)
     converter.register_unstructure_hook_func(_is_leaf, encode_value)
     converter.register_structure_hook_func(_is_leaf, lambda value, _: decode_value(value))
+    # cattrs takes the items of such a tuple as they are.
+    converter.register_structure_hook_func(
+        lambda kind: kind == tuple[Any, ...], lambda items, _: tuple(decode_value(item) for item in items)
+    )
     for kind in _LEAVES:
         converter.register_unstructure_hook(kind, encode_value)
         converter.register_structure_hook(kind, lambda value, _: decode_value(value))

@@ -70,10 +70,14 @@ class Draft:
             raise Inapplicable
         return rows
 
+    @property
+    def count(self) -> int:
+        """How many calls there are that have a manifest row."""
+        return min(len(self.manifest), len(self.calls))
+
     def pick(self, decide: Bytes, condition: Callable[[Call], bool] = lambda call: True) -> int:
         """The position of a call that has a manifest row and satisfies the condition; the first for a 0."""
-        count = min(len(self.manifest), len(self.calls))
-        found = [index for index in range(count) if condition(self.calls[index])]
+        found = [index for index in range(self.count) if condition(self.calls[index])]
         if not found:
             raise Inapplicable
         return decide.choose(found)

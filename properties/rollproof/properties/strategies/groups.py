@@ -19,9 +19,17 @@ from rollproof.properties.strategies.draft import Draft
 from rollproof.properties.strategies.histories import histories
 from rollproof.properties.strategies.history import History
 from rollproof.properties.strategies.hostile import hostile_receipt
+from rollproof.properties.strategies.pair_breaks import other_rollout
 from rollproof.properties.strategies.receipt_breaks import INVALID_RECEIPTS
 from rollproof.properties.strategies.requests import Stream
-from rollproof.properties.strategies.rollout_breaks import HARMLESS, failed, no_receipt, some_rows_missing
+from rollproof.properties.strategies.rollout_breaks import (
+    HARMLESS,
+    failed,
+    key_of_a_longer_call,
+    keys_of_others,
+    no_receipt,
+    some_rows_missing,
+)
 from rollproof.properties.strategies.values import (
     MAX_FLOAT32,
     REWARDS,
@@ -39,8 +47,9 @@ from rollproof.spec.staged import Row
 SIZES: Final = (1,) * 6 + (2,) * 12 + (3,) * 8 + (4, 4, 5, 6, 9, 16)
 """Rollouts per group: mostly few, because a read of the data plane costs more than everything else."""
 
-GROUP_IDS: Final = ("g", "g7", "step-12/prompt", "g_g", "é", "a b", "g" * 100, "g:0", "\U0001f600")
-"""Group ids. With a "/" in it, no rollout id of the group is one, and nobody owns anything (decision D14)."""
+GROUP_IDS: Final = ("g", "g7", "g_g", "é", "a b", "g" * 100, "g:0", "\U0001f600")
+SLASHED_GROUP_ID: Final = "a/b"
+"""With a "/" in the group id no rollout id of the group is one, and nobody owns anything (decision D14)."""
 
 LOSS_MULTIPLIERS: Final[tuple[float, ...]] = (1.0, 0.0, 0.5, -0.0, 2, 0.1, 1e-50, MAX_FLOAT32, 1)
 FALLBACKS: Final = (0, 3, 2**53 + 1, INT63_LIMIT - 1)
@@ -103,7 +112,8 @@ def make_rollout(stage: _Stage, rollout_id: str, decide: Bytes, mix: Mix) -> _Ro
     if "/" in rollout_id and type(draft.receipt) is dict and decide.chance(128):
         # The receipt of another rollout, "a", lists keys that look as if "a/b" owned them.
         draft.receipt["rollout_id"] = rollout_id.partition("/")[0]
-    stage.rows.update(draft.rows())
+    # What is called a stranger may be a sibling: it must not take the place of that one's own rows.
+    stage.rows.update({key: row for key, row in draft.rows().items() if key not in draft.strangers.keys() & stage.rows})
     return _Rollout(draft.receipt, draft.reward)
 
 
@@ -119,20 +129,22 @@ KEEPS_CONFIG: Final = (
 
 def spoil(stage: _Stage, draft: Draft, decide: Bytes, kind: int) -> None:
     """Make something wrong, for about half of the bytes."""
-    if kind < 136:
+    if kind < 128:
         return
-    if kind < 156:
+    if kind < 144:
         try_edits(draft, [no_receipt], decide)
-    elif kind < 168:
+    elif kind < 156:
         try_edits(draft, [some_rows_missing], decide)
-    elif kind < 180:
+    elif kind < 168:
         try_edits(draft, [failed], decide)
-    elif kind < 192:
+    elif kind < 180:
         try_edits(draft, [decide.choose(INVALID_RECEIPTS)], decide)
-    elif kind < 204:
+    elif kind < 192:
         draft.receipt = hostile_receipt(draft.receipt, decide)
-    elif kind < 216 and stage.rows:
+    elif kind < 206 and stage.rows:
         lists_anothers_key(stage, draft, decide)
+    elif kind < 224:
+        try_edits(draft, [decide.choose((key_of_a_longer_call, other_rollout, keys_of_others))], decide)
     else:
         try_edits(draft, [decide.choose(decide.choose(IN_ROLLOUTS))], decide)
 
@@ -178,7 +190,7 @@ def draw_group(draw: DrawFn, stage: _Stage, group_id: str, decide: Bytes, mix: M
     )
 
 
-def draw_config(stage: _Stage, decide: Bytes) -> ReassemblerConfig:
+def draw_config(stage: _Stage, decide: Bytes, mix: Mix) -> ReassemblerConfig:
     """Constructor arguments that matter for these histories."""
     history = stage.histories[0]
     chain = history.chain()
@@ -190,8 +202,9 @@ def draw_config(stage: _Stage, decide: Bytes) -> ReassemblerConfig:
         # A generated token that is also the padding: lengths must not be read off token values.
         config = evolve(config, pad_token_id=decide.choose((chain[-1].staged.token_ids_delta[-1], 1, 2**31)))
     if decide.chance(48):
-        ids = sorted({token for call in history.calls for token in call.staged.token_ids_delta})
-        size = decide.choose((ids[-1] + 1, ids[-1], ids[0] + 1))
+        drawn = stage.histories if mix is Mix.VALID else [history]
+        ids = sorted({token for each in drawn for call in each.calls for token in call.staged.token_ids_delta})
+        size = ids[-1] + 1 if mix is Mix.VALID else decide.choose((ids[-1] + 1, ids[-1], ids[0] + 1))
         config = evolve(config, vocab_size=min(max(1, size), INT63_LIMIT - 1))
     if decide.chance(32):
         config = evolve(config, partition_id="rows/é", staging_partition="staged rows")
@@ -223,7 +236,9 @@ def _groups(draw: DrawFn, mix: Mix, course: Course, max_rollouts: int) -> Finali
     steps = []
     for index in range(count):
         own = draw_bytes(draw) if index else decide
-        group_id = own.choose(GROUP_IDS) if own.chance(48) else f"g{index or ''}"
+        group_id = own.choose(GROUP_IDS) if own.chance(40) else f"g{index or ''}"
+        if mix is not Mix.VALID and own.chance(12):
+            group_id = SLASHED_GROUP_ID
         request = draw_group(draw, stage, group_id, own, mix, max_rollouts)
         if course is Course.ONE or (course is Course.SEVERAL and not own.chance(96)):
             steps.append(GroupStep(request))
@@ -232,7 +247,7 @@ def _groups(draw: DrawFn, mix: Mix, course: Course, max_rollouts: int) -> Finali
         if course is Course.FAULTS or own.chance(128):
             steps.append(GroupStep(request))
     staging = Staging(stage.rows, on_miss=decide.choose(tuple(OnMiss)))
-    return FinalizeGroups(draw_config(stage, draw_bytes(draw)), tuple(steps), staging)
+    return FinalizeGroups(draw_config(stage, draw_bytes(draw), mix), tuple(steps), staging)
 
 
 def groups(

@@ -136,13 +136,16 @@ class History:
 
     def receipt_fields(self) -> dict[str, Any]:
         """All fields of the receipt but the manifest."""
-        return RECEIPT_DEFAULTS | {
-            "rollout_id": self.rollout_id,
-            "reward": self.reward,
-            "terminal_model_call_id": self.terminal_call_id,
-            "terminal_selection": self.terminal_selection,
-            "terminal_attribution_reason": self.terminal_attribution_reason,
-        }
+        return (
+            {"rollout_id": self.rollout_id}
+            | RECEIPT_DEFAULTS
+            | {
+                "reward": self.reward,
+                "terminal_model_call_id": self.terminal_call_id,
+                "terminal_selection": self.terminal_selection,
+                "terminal_attribution_reason": self.terminal_attribution_reason,
+            }
+        )
 
     def raw_receipt(self) -> dict[str, Any]:
         """The receipt as it comes out of JSON: plain values, and defaults written out or left out by ``spelling``."""

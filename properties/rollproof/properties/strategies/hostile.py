@@ -147,6 +147,12 @@ def mutate_row(receipt: dict[str, Any], decide: Bytes) -> None:
             del rows[at]
 
 
+def odd_manifest(receipt: dict[str, Any], decide: Bytes) -> None:
+    """The manifest is no list, or a list of anything."""
+    values: tuple[Any, ...] = (5, None, True, "c0", {}, [5], [None], ["c0"], [[]], [{}], Nest("list", 10), {"": []})
+    receipt["manifest"] = fresh(decide.choose(values))
+
+
 def scrambled(receipt: dict[str, Any], decide: Bytes) -> Any:
     """Some fields of a receipt, each with something odd in it."""
     return {decide.choose(RECEIPT_NAMES): odd(decide) for _ in range(decide.below(6))}
@@ -193,6 +199,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     drop_field,
     add_field,
     mutate_row,
+    odd_manifest,
     mutate_field,
     mutate_row_field,
     scrambled,

@@ -49,9 +49,10 @@ def parent_dropped(draft: Draft, decide: Bytes) -> None:
     """A call that another one continues was lost: manifest and staging have a hole."""
     child = draft.child(decide)
     parent = draft.calls[child].staged.parent_call_id
+    lost = draft.pick(decide, lambda call: call.id == parent)
     if draft.terminal == parent:
         draft.set_terminal(draft.calls[child].id)
-    draft.drop(next(index for index, call in enumerate(draft.calls) if call.id == parent))
+    draft.drop(lost)
 
 
 def parent_unknown(draft: Draft, decide: Bytes) -> None:
@@ -73,12 +74,12 @@ def circle(draft: Draft, decide: Bytes) -> None:
 
     Along a circle lengths cannot add up everywhere. They do at the first call, so the circle is what is seen first.
     """
-    if len(draft.manifest) < 2 or len(draft.calls) < 2:
+    if draft.count < 2:
         raise Inapplicable
-    other = 1 + decide.below(min(len(draft.calls), len(draft.manifest)) - 1)
-    back = draft.calls[decide.choose((0, other, 0, len(draft.calls) - 1))].id
+    last = draft.count - 1
+    other = 1 + decide.below(last)
+    back = draft.calls[decide.choose((0, other, 0, last))].id
     enter(draft, other, back, 1)
-    last = len(draft.calls) - 1
     if back == draft.calls[last].id and last != other:
         enter(draft, last, draft.calls[other].id, 1)
     enter(draft, 0, draft.calls[other].id, draft.calls[other].staged.cum_len)

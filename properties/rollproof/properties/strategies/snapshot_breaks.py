@@ -90,7 +90,7 @@ def mode_off(draft: Draft, decide: Bytes) -> None:
 def slash_in_rollout_id(draft: Draft, decide: Bytes) -> None:
     """The rollout id contains a slash, everywhere."""
     draft.rollout_id = draft.receipt["rollout_id"] = draft.rollout_id + "/" + decide.choose(("", "x", "c0"))
-    for index in range(len(draft.calls)):
+    for index in range(draft.count):
         draft.amend(index, rollout_id=draft.rollout_id)
 
 

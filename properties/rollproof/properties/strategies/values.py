@@ -40,8 +40,11 @@ class Bytes:
         return self._data[at] if at < len(self._data) else 0
 
     def below(self, count: int) -> int:
-        """A number in ``[0, count)``, for ``count`` up to 256."""
-        return self.next() * count >> 8
+        """A number in ``[0, count)``, for ``count`` up to 256.
+
+        A small byte is the number itself, so it means the same when an example shrinks around it.
+        """
+        return self.next() % count
 
     def chance(self, of_256: int) -> bool:
         """True for ``of_256`` of 256 bytes, and false for 0."""
