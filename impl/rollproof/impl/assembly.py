@@ -7,9 +7,9 @@ stay there, and only the bytes to be hashed are copied to the host.
 
 from __future__ import annotations
 
-import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -18,8 +18,9 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
+from rollproof.impl import base64
 from rollproof.impl.digest import EXTRAS_PREFIX, encode_extra, encode_text, u64
-from rollproof.impl.envelope import base64_length, envelope_head, little_endian
+from rollproof.impl.envelope import envelope_head, little_endian
 from rollproof.impl.plan import Use, use_of
 from rollproof.spec.constants import (
     MAX_EXTRAS_DEPTH,
@@ -39,11 +40,11 @@ MAX_EXPERTS: Final = 2**15
 
 _HASH_CHUNK: Final = 3 * 2**16
 """Bytes per step of the hash; a multiple of 3, so that base64 pads only at the end."""
-_HOST_CHUNK: Final = 2**19
+_HOST_CHUNK: Final = 2**17
 _DEVICE_CHUNK: Final = 2**26
 """Ids per step of the checks: what stays in a core's cache, or what keeps an accelerator busy."""
 _FEW_EXPERTS: Final = 16
-"""Up to this top-k, comparing all pairs is faster than sorting."""
+"""Up to this top-k, comparing all pairs of slots is faster than sorting."""
 
 
 @frozen(eq=False)
@@ -98,14 +99,15 @@ def execute(
 
 def lay_out(used: Iterable[tuple[Use, torch.Tensor | None]], row: torch.Tensor) -> None:
     """Write verified fragments, each with what its span takes from it, into ``row``: int16 ``[tokens, L, K]``."""
-    position = 0
+    target, position = _array_of(row), 0
     for use, routes in used:
-        row[position : position + use.unrouted].fill_(ROUTE_SENTINEL)
+        target[position : position + use.unrouted] = ROUTE_SENTINEL
         position += use.unrouted
         if routes is not None:
-            row[position : position + use.rows].copy_(routes[use.first : use.first + use.rows])
+            source = routes if isinstance(target, torch.Tensor) else routes.numpy(force=True)
+            target[position : position + use.rows] = source[use.first : use.first + use.rows]
             position += use.rows
-    row[position:].fill_(ROUTE_SENTINEL)
+    target[position:] = ROUTE_SENTINEL
 
 
 def _shape_of(routes: torch.Tensor, span: RouteSpan, dims: Dims | None) -> Dims:
@@ -127,39 +129,69 @@ def check_ids(
 ) -> None:
     """Range, partial sentinels and repeated experts (D8, D7, D20) over all of ``[T, L, K]``, in this order."""
     limit = MAX_EXPERTS if num_experts is None else min(num_experts, MAX_EXPERTS)
-    smallest, largest = (int(bound) for bound in torch.aminmax(routes))
+    ids = _array_of(routes)
+    smallest, largest = int(ids.min()), int(ids.max())
     if smallest < ROUTE_SENTINEL or largest >= limit:
         raise Rejected(Code.FRAGMENT_VALUE_RANGE, f"{where}: ids from {smallest} to {largest}, limit {limit}")
     sentinels = smallest == ROUTE_SENTINEL
     if largest == ROUTE_SENTINEL or not (sentinels or not allow_repeated_experts):
         return
-    width = routes.shape[-1]
-    step = max(1, (_HOST_CHUNK if routes.device.type == "cpu" else _DEVICE_CHUNK) // width)
-    partial = repeated = torch.zeros((), dtype=torch.bool, device=routes.device)
-    vectors = routes.reshape(-1, width)
+    vectors, repeated = ids.reshape(-1, ids.shape[-1]), False
+    step = max(1, (_DEVICE_CHUNK if isinstance(ids, torch.Tensor) else _HOST_CHUNK) // ids.shape[-1])
     for start in range(0, len(vectors), step):
-        slots = vectors[start : start + step].t().contiguous()
-        unrouted = slots < 0 if sentinels else None
-        if unrouted is not None:
-            partial = partial | (unrouted.any(0) != unrouted.all(0)).any()
-        if not allow_repeated_experts:
-            repeats = _repeats(slots)
-            repeated = repeated | (repeats if unrouted is None else repeats & ~unrouted[0]).any()
-    if partial:
-        raise Rejected(Code.FRAGMENT_PARTIAL_SENTINEL, where)
+        part = vectors[start : start + step]
+        if sentinels and _partly_sentinel(part):
+            raise Rejected(Code.FRAGMENT_PARTIAL_SENTINEL, where)
+        repeated = repeated or (not allow_repeated_experts and _repeats(part, sentinels))
     if repeated:
         raise Rejected(Code.FRAGMENT_DUPLICATE_EXPERT, where)
 
 
-def _repeats(slots: torch.Tensor) -> torch.Tensor:
-    """Which columns of ``[K, n]`` hold some id twice."""
-    if len(slots) <= _FEW_EXPERTS:
-        found = torch.zeros(slots.shape[1], dtype=torch.bool, device=slots.device)
-        for i in range(1, len(slots)):
-            found |= (slots[i:] == slots[i - 1]).any(0)
-        return found
-    ordered = slots.sort(dim=0).values
-    return (ordered[1:] == ordered[:-1]).any(0)
+def _array_of(routes: torch.Tensor) -> Any:
+    """Ids in the host's memory as a numpy view, others as the tensor they are; both take the same expressions.
+
+    On the host the steps are small. Torch would spread each over its threads and wait for all of them, which takes many
+    times as long as the step itself as soon as another process has one of the cores.
+    """
+    return routes.numpy() if routes.device.type == "cpu" else routes
+
+
+def _partly_sentinel(vectors: Any) -> bool:
+    """Whether one of ``[n, K]`` is sentinel in some slots only."""
+    unrouted = vectors == ROUTE_SENTINEL
+    if isinstance(vectors, torch.Tensor):
+        return bool((unrouted.any(1) != unrouted.all(1)).any())
+    flat = unrouted.reshape(-1)
+    return bool(((flat[1:] != flat[:-1]) & _together(vectors, 1)).any())
+
+
+def _repeats(vectors: Any, sentinels: bool) -> bool:
+    """Whether one of ``[n, K]`` holds an id twice that is not the sentinel."""
+    width = vectors.shape[1]
+    if isinstance(vectors, torch.Tensor) or width > _FEW_EXPERTS:
+        ordered = vectors.sort(dim=1).values if isinstance(vectors, torch.Tensor) else np.sort(vectors, axis=1)
+        return bool(((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] > ROUTE_SENTINEL)).any())
+    flat = vectors.reshape(-1)
+    for shift in range(1, width):
+        equal = flat[shift:] == flat[:-shift]
+        equal &= _together(vectors, shift)
+        if sentinels:
+            equal &= flat[shift:] > ROUTE_SENTINEL
+        if equal.any():
+            return True
+    return False
+
+
+def _together(vectors: NDArray[Any], shift: int) -> NDArray[np.bool_]:
+    """Per position of ``[n, K]`` laid flat, whether ``shift`` more is in the same vector; for all that have so many."""
+    count, width = vectors.shape
+    return _inside(width, shift, max(1, _HOST_CHUNK // width))[: count * width - shift]
+
+
+@lru_cache(maxsize=64)
+def _inside(width: int, shift: int, count: int) -> NDArray[np.bool_]:
+    """Per position in ``count`` vectors, whether ``shift`` more is in the same one."""
+    return np.tile(np.arange(width) < width - shift, count)
 
 
 # ── integrity ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,9 +259,9 @@ def _route_writer(routes: torch.Tensor, encoding: int) -> Callable[[Callable[[An
 
 
 def _write_envelope(update: Callable[[Any], None], head: bytes, data: memoryview) -> None:
-    update(b"S" + u64(len(head) + base64_length(len(data))) + head)
+    update(b"S" + u64(len(head) + base64.encoded_length(len(data))) + head)
     for start in range(0, len(data), _HASH_CHUNK):
-        update(binascii.b2a_base64(data[start : start + _HASH_CHUNK], newline=False))
+        update(base64.encode(data[start : start + _HASH_CHUNK]))
 
 
 def _write_lists(update: Callable[[Any], None], ids: NDArray[np.int16]) -> None:
