@@ -260,6 +260,12 @@ def test_large_fragments_hash_alike(shape, encoding):
     assert outcome(assembly.execute, whole, fragments, shape[1:], shape[0]) is Code.FRAGMENT_DUPLICATE_EXPERT
 
 
+def test_the_golden_value():
+    fragment = assembly.RouteFragment(torch.tensor([[[1, 2]], [[3, 4]]], dtype=torch.int16), 2, b"null")
+    golden = "032024e899456be6e9a78c6d0399c5112d2ca7fa18d4ea9cf0d8cb7d0094f3a3"
+    assert assembly.routed_extras_digest(fragment) == golden
+
+
 @pytest.mark.parametrize("encoding", [1, 2])
 def test_hashing_keeps_no_copy(encoding):
     """2 MiB of ids, 9 to 18 MiB as lists; what lies in memory at one time are chunks."""
@@ -377,6 +383,20 @@ def test_forgeries_agree(reason, data):
     expected, _ = agree(finalize(evolve(DIRECT, **limits), rollout))
     assert expected.rollout.rejection_reason.startswith(reason.rstrip(":"))
     agree(finalize(evolve(DEFERRED, **limits), rollout))
+
+
+@pytest.mark.parametrize("config", [DIRECT, evolve(DIRECT, routed_dims=(1, 1))])
+def test_a_fragment_without_dimensions(config):
+    """An int where lists belong has a digest, and a column of one element: it is no fragment of three dimensions."""
+    extras = {ROUTED_EXPERTS: 5}
+    columns = {
+        ROUTED_EXPERTS: Tensor.of("int16", [5]),
+        "routed_experts_encoding": Tensor.of("int64", [2]),
+        "routed_len": Tensor.of("int64", [1]),
+    }
+    rollout = stage("g_g0", [RoutedCall("c", None, 0, 1, extras)], "c", columns={"c": columns})
+    expected, _ = agree(finalize(config, rollout))
+    assert expected.rollout.rejection_reason.startswith("route_assembly:fragment_rank")
 
 
 @st.composite
