@@ -12,6 +12,7 @@ import torch
 from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensordict import NonTensorStack
 
 from rollproof.impl import assembly, envelope, plan, routes
 from rollproof.impl.dataplane.memory import MemoryDataPlane
@@ -21,7 +22,14 @@ from rollproof.impl.staging import staged_row
 from rollproof.properties.adapters.ours import Ours
 from rollproof.properties.asking import ask
 from rollproof.properties.recording import RecordingPlane
-from rollproof.properties.strategies.route_wire import PLAN_BREAKS, broken_payloads, broken_plans, payloads, plans
+from rollproof.properties.strategies.route_wire import (
+    PLAN_BREAKS,
+    broken_payloads,
+    broken_plans,
+    odd_payloads,
+    payloads,
+    plans,
+)
 from rollproof.properties.strategies.routed import (
     ROLLOUT_BREAKS,
     RoutedCall,
@@ -81,6 +89,23 @@ def test_payloads_decode_alike(payload):
         found = from_torch(found)
         assert envelope.encode_routes(to_torch(found)) == encode_routes(found)
     assert found == expected
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)])
+def test_every_odd_payload_is_refused(shape):
+    valid = SpecFragment(Tensor.of("int16", [-1] * (shape[0] * shape[1] * shape[2]), shape), 1, b"null")
+    for payload in odd_payloads(valid):
+        assert outcome(envelope.decode_routes, payload) is Code.INVALID_ROUTE_ENVELOPE, payload
+
+
+@pytest.mark.parametrize(
+    "routes_",
+    [torch.zeros((1, 1, 1)), torch.zeros((1, 1, 1), dtype=torch.uint8)]
+    + [torch.zeros(shape, dtype=torch.int8) for shape in [(), (1,), (1, 1), (1, 0, 1), (1, 1, 1, 1)]],
+    ids=lambda routes_: f"{routes_.dtype}{list(routes_.shape)}",
+)
+def test_other_tensors_have_no_envelope(routes_):
+    assert outcome(envelope.encode_routes, routes_) is Code.INVALID_ROUTE_ENVELOPE
 
 
 @pytest.mark.parametrize("bytes_over", range(6))
@@ -397,6 +422,42 @@ def test_a_fragment_without_dimensions(config):
     rollout = stage("g_g0", [RoutedCall("c", None, 0, 1, extras)], "c", columns={"c": columns})
     expected, _ = agree(finalize(config, rollout))
     assert expected.rollout.rejection_reason.startswith("route_assembly:fragment_rank")
+
+
+class Racing(MemoryDataPlane):
+    """The rows of the second read are gone by then."""
+
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        answer = super().get_samples(sample_ids, partition_id, select_fields)
+        self.clear_samples(sample_ids, partition_id)
+        return answer
+
+
+class Garbling(MemoryDataPlane):
+    """Answers the route column with something that is no tensor."""
+
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        answer = super().get_samples(sample_ids, partition_id, select_fields)
+        if ROUTED_EXPERTS in select_fields:
+            answer.set(ROUTED_EXPERTS, NonTensorStack(*["text"] * len(sample_ids)))
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("plane", "reason"), [(Racing, "missing_staging_row"), (Garbling, "route_assembly:missing_fragment")]
+)
+def test_what_a_data_plane_may_do_in_between(plane, reason):
+    script = [
+        RoutedCall("c0", None, 0, 1, {ROUTED_EXPERTS: [[[0, 1]]]}),
+        RoutedCall("c1", "c0", 0, 1),
+    ]
+    rollout, made = stage("g_g0", script, "c1"), plane()
+    for key, row in rollout.rows.items():
+        made.put_samples([key], "staging", row_fields(dict(row)), [{}])
+    reassembler = RolloutReassembler(
+        made, partition_id="t", staging_partition="staging", pad_token_id=0, max_seq_len=8, router_replay_enabled=True
+    )
+    assert reassembler.finalize_rollout("g_g0", rollout.receipt, reward=1.0).rejection_reason.startswith(reason)
 
 
 @st.composite

@@ -16,6 +16,7 @@ from rollproof.properties.strategies.route_wire import (
     PLAN_BREAKS,
     broken_payloads,
     broken_plans,
+    odd_payloads,
     payloads,
     plans,
     trailing_bits,
@@ -100,6 +101,13 @@ def test_one_value_has_one_encoding(payload):
 @given(broken_payloads())
 def test_anything_else_is_no_route_tensor(payload):
     assert refusal(decode_routes, payload).code is Code.INVALID_ROUTE_ENVELOPE
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)])
+def test_every_odd_payload_is_refused(shape):
+    valid = RouteFragment(Tensor.of("int16", [-1] * (shape[0] * shape[1] * shape[2]), shape), 1, b"null")
+    for payload in odd_payloads(valid):
+        assert refusal(decode_routes, payload).code is Code.INVALID_ROUTE_ENVELOPE, payload
 
 
 @pytest.mark.parametrize("padding", [1, 2])

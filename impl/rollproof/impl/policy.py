@@ -20,7 +20,7 @@ from rollproof.impl.plan import decode_plan, use_of
 from rollproof.impl.staging import StagingSource
 from rollproof.spec.constants import ROUTE_SENTINEL, ROUTED_EXPERTS
 from rollproof.spec.records import RouteAssemblyPlan
-from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.rejections import Rejected
 
 _COLUMNS: Final = (ROUTED_EXPERTS, "routed_experts_encoding", "extras_metadata_json")
 
@@ -149,10 +149,7 @@ def _read(source: StagingSource, keys: list[str]) -> dict[str, RouteFragment]:
         encodings = read_scalars(answer, "routed_experts_encoding", torch.int64).tolist()
         parts = zip(column_rows(column), encodings, read_bytes(answer, "extras_metadata_json"), strict=True)
         return {key: RouteFragment(*part) for key, part in zip(keys, parts, strict=True)}
-    except Rejected as rejected:
-        if rejected.code is not Code.MISSING_STAGING_ROW:
-            raise
-    except ValueError:
+    except (Rejected, ValueError):
         pass
     if len(keys) == 1:
         return {}

@@ -10,6 +10,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from rollproof.properties.strategies.routes import assemblies, fragments, model_shapes, route_payload
+from rollproof.spec.assembly import RouteFragment
 from rollproof.spec.envelope import INT16_MAX, encode_routes, nested_lists
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.records import RouteAssemblyPlan
@@ -26,7 +27,11 @@ def payloads(draw: st.DrawFn) -> Any:
 @st.composite
 def broken_payloads(draw: st.DrawFn) -> Any:
     """What is no route tensor: an envelope that the encoder would not have written, or lists of something else."""
-    valid = draw(fragments(draw(st.integers(1, 2)), draw(model_shapes(2, 2))))
+    return draw(st.sampled_from(odd_payloads(draw(fragments(draw(st.integers(1, 2)), draw(model_shapes(2, 2)))))))
+
+
+def odd_payloads(valid: RouteFragment) -> list[Any]:
+    """Every way in which the payload of a valid fragment of up to nine tokens can be spoiled."""
     text = encode_routes(valid.routes)
     magic, dtype, shape, encoded = text.split(":")
     tokens = shape.split("x")[0]
@@ -36,7 +41,7 @@ def broken_payloads(draw: st.DrawFn) -> Any:
         return f"{magic}:{dtype}:{'x'.join(sizes)}:{encoded}"
 
     rest = shape.split("x")[1:]
-    odd = [
+    odd: list[Any] = [
         with_shape(f"+{tokens}", *rest),
         with_shape(f" {tokens}", *rest),
         with_shape(f"{tokens}\n", *rest),
@@ -69,12 +74,13 @@ def broken_payloads(draw: st.DrawFn) -> Any:
         f"{magic}:{dtype}:{shape}:={encoded[1:]}",
         f"{magic}:{dtype}:{shape}:é{encoded[1:]}",
         f"{magic}:{dtype}:{shape}:{encoded[:-1]}\n",
-        trailing_bits(draw(st.sampled_from([1, 2]))),
+        trailing_bits(1),
+        trailing_bits(2),
         "nrlre1:int8:1024x1024x1024:AAAA",
         "",
         magic,
     ]
-    other = [
+    other: list[Any] = [
         None,
         0,
         1.5,
@@ -95,7 +101,7 @@ def broken_payloads(draw: st.DrawFn) -> Any:
         [[tuple(layer) for layer in token] for token in lists],
         [[None for _ in token] for token in lists],
     ]
-    return draw(st.sampled_from(odd + other))
+    return odd + other
 
 
 def trailing_bits(padding: int) -> str:
