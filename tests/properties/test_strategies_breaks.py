@@ -77,4 +77,5 @@ def test_streams_are_named_after_stage_and_code():
     names = [stream.name for stream in break_streams(Area.ROLLOUT)]
     assert "break:rollout:missing_staging_row" in names
     assert "break:rebuild:corrupt_digest" in names
-    assert all(stream.codes for stream in break_streams(Area.LINEAGE))
+    assert "break:all:invalid_staging_row" in names
+    assert all(stream.codes or ":all:" in stream.name for stream in break_streams(Area.LINEAGE))

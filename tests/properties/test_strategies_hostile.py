@@ -13,6 +13,7 @@ from rollproof.properties.strategies.hostile import (
     Nest,
     Repeat,
     Rows,
+    crowded_receipt,
     hostile_receipts,
     hostile_rollouts,
     hostile_rows,
@@ -21,6 +22,7 @@ from rollproof.properties.strategies.hostile import (
     realize_request,
     receipt_texts,
 )
+from rollproof.properties.strategies.values import Bytes
 from rollproof.properties.strategies.worked import WORKED_EXAMPLE
 from rollproof.spec.oracle import answer
 from rollproof.spec.records import GroupRequest, ReassemblerConfig
@@ -109,6 +111,11 @@ def test_a_retried_group_keeps_its_arguments():
 def test_hostile_receipts_are_read_or_refused(request):
     result = answer(realize_request(request))
     assert isinstance(result, Accepted) or (isinstance(result, Refused) and result.code == "invalid_receipt")
+
+
+def test_a_receipt_of_thousands_of_calls_is_valid():
+    receipt = answer(ParseReceipt(realize(crowded_receipt(Bytes(b"\x02"))))).value
+    assert len(receipt.manifest) == 4000
 
 
 @MANY

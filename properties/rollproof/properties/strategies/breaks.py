@@ -159,8 +159,18 @@ def harmless(area: Area) -> SearchStrategy[Request]:
     return _broken(histories(min_calls=2, min_chain=1), edits, area)
 
 
+MANY_WAYS: Final = {
+    Area.RECEIPT: (Code.INVALID_RECEIPT, 2.0),
+    Area.LINEAGE: (Code.INVALID_SNAPSHOT, 1.0),
+    Area.ROLLOUT: (Code.INVALID_STAGING_ROW, 1.0),
+}
+"""Codes with so many ways to earn them that the few examples of one code's stream cannot show them all."""
+
+
 def break_streams(area: Area) -> Iterator[Stream]:
-    """One stream per code of an area."""
+    """One stream per code of an area, and one more, of greater weight, for the code with the most ways to earn it."""
     for (where, code), make in BREAKS.items():
         if where is area:
             yield Stream(f"break:{code.stage}:{code.code}", area, make(), codes=(reason(area, code),))
+    code, weight = MANY_WAYS[area]
+    yield Stream(f"break:all:{code.code}", area, BREAKS[area, code](), weight)

@@ -210,9 +210,9 @@ class History:
         return evolve(self, calls=tuple(changed if call.id == changed.id else call for call in self.calls))
 
     def renamed(self, rollout_id: str) -> History:
-        """The same calls under another rollout id, hashed anew."""
-        calls = (evolve(call, staged=evolve(call.staged, rollout_id=rollout_id)) for call in self.calls)
-        return rehash(evolve(self, rollout_id=rollout_id, calls=tuple(calls)))
+        """The same calls under another rollout id; of their hashes only the digest covers it."""
+        calls = (redigest(evolve(call, staged=evolve(call.staged, rollout_id=rollout_id))) for call in self.calls)
+        return evolve(self, rollout_id=rollout_id, calls=tuple(calls))
 
 
 def spelled(fields: dict[str, Any], defaults: Mapping[str, Any], spelling: int) -> dict[str, Any]:

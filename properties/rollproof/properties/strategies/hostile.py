@@ -228,7 +228,19 @@ _BASES: Final = st.one_of(st.just(WORKED_EXAMPLE), st.just(WORKED_EXAMPLE), hist
 @st.composite
 def _hostile_receipts(draw: DrawFn) -> ParseReceipt:
     history: History = draw(_BASES)
-    return ParseReceipt(hostile_receipt(history.raw_receipt(), draw_bytes(draw)))
+    decide = draw_bytes(draw)
+    if decide.chance(3):
+        return ParseReceipt(crowded_receipt(decide))
+    return ParseReceipt(hostile_receipt(history.raw_receipt(), decide))
+
+
+def crowded_receipt(decide: Bytes) -> dict[str, Any]:
+    """A valid receipt of a thousand calls and more, all of them roots."""
+    receipt = WORKED_EXAMPLE.raw_receipt()
+    row = receipt["manifest"][0]
+    count = decide.choose((1000, 2000, 4000))
+    terminal = f"{row['model_call_id']}{count - 1}"
+    return receipt | {"manifest": Rows(row, count), "terminal_model_call_id": terminal}
 
 
 def hostile_receipts() -> SearchStrategy[ParseReceipt]:

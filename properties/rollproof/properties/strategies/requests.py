@@ -32,8 +32,11 @@ class Stream:
 
 Provider: TypeAlias = Callable[[Area], Iterable[Stream]]
 
-CHAPTERS: Final = ("digests", "receipts", "terminals", "lineages", "rollouts", "groups", "route_requests")
-"""Modules of this package that have a function ``streams``, in the order in which their streams run."""
+CHAPTERS: Final = tuple(
+    f"{__package__}.{name}"
+    for name in ("digests", "receipts", "terminals", "lineages", "rollouts", "groups", "route_requests")
+) + ("rollproof.properties.captured",)
+"""Modules that have a function ``streams``, in the order in which their streams run."""
 
 _PROVIDERS: Final[list[Provider]] = []
 _CACHE: Final[dict[Area, list[Stream]]] = {}
@@ -49,7 +52,7 @@ def register_streams(provider: Provider) -> Provider:
 def request_streams(area: Area) -> list[Stream]:
     """All streams of one area: the chapters' first, then registered ones."""
     if area not in _CACHE:
-        chapters = [import_module(f"{__package__}.{name}").streams for name in CHAPTERS]
+        chapters = [import_module(name).streams for name in CHAPTERS]
         streams = [stream for provider in (*chapters, *_PROVIDERS) for stream in provider(area)]
         names = [stream.name for stream in streams]
         repeated = {name for name in names if names.count(name) > 1}
