@@ -161,7 +161,9 @@ TWO_CAUSES: list[tuple[set[str], Request]] = [
 ]
 
 
-@pytest.mark.parametrize(("names", "request_"), TWO_CAUSES, ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else type(value).__name__)
+@pytest.mark.parametrize(
+    ("names", "request_"), TWO_CAUSES, ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else ""
+)
 def test_two_causes_are_both_named(names: set[str], request_: Request) -> None:
     assert explanations(request_, *both(request_)) == names
 

@@ -14,6 +14,7 @@ from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
+from attrs import evolve
 
 from rollproof.impl.checks import is_hash
 from rollproof.impl.columns import Bytes, EncodedTokens, big_endian
@@ -142,8 +143,8 @@ def chain_digest(parent_chain_hash: str | None, token_ids: Sequence[int]) -> str
 
 
 def call_digest(call: StagedCall) -> str:
-    """The digest of one staged call, as hex. ``ValueError`` if it breaks a rule of sections 1 or 3."""
-    columns, fault = from_calls([call])
+    """The digest of one staged call, as hex; its own ``digest`` plays no part. ``ValueError`` if it has none."""
+    columns, fault = from_calls([evolve(call, digest="0" * 64)])
     if fault is not None:
         raise ValueError(fault)
     return call_digests(columns, 1)[0].hex()

@@ -32,8 +32,8 @@ def render_rules() -> str:
     for stage in Stage:
         codes = [code for code in Code if code.stage is stage]
         if codes:
-            rows = ((f"`{code.code}`", code.value.sentence, code.value.section, reach(code)) for code in codes)
-            parts.append(f"\n### {stage.value}\n\n" + table(("code", "meaning", "section", "reached"), rows))
+            entries = ((f"`{code.code}`", code.value.sentence, code.value.section, reach(code)) for code in codes)
+            parts.append(f"\n### {stage.value}\n\n" + table(("code", "meaning", "section", "reached"), entries))
     return "".join(parts)
 
 

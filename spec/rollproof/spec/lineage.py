@@ -20,7 +20,7 @@ from rollproof.spec.records import (
     WeightVersionSpan,
 )
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.values import show
+from rollproof.spec.values import expect, is_digest, show
 
 COMPARED_FIELDS: Final = {
     "model_call_id": Code.WRONG_MODEL_CALL_ID,
@@ -115,6 +115,7 @@ def check_pairs(receipt: Receipt, calls: Sequence[StagedCall]) -> None:
             if len(set(three)) > 1:
                 raise Rejected(code, f"{where}: call, manifest row and receipt say {three}")
         try:
+            expect(is_digest(call.digest), "digest", call.digest, "64 lowercase hex characters")
             actual = call_digest(call)
         except ValueError as error:
             raise Rejected(Code.INVALID_SNAPSHOT, f"{where}: {error}") from None

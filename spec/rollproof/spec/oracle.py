@@ -55,7 +55,7 @@ def answer(request: Request) -> Answer:
     except Rejected as rejected:
         return Refused(rejected.reason)
     except ValueError as error:
-        return Refused(f"no digest: {error}")
+        return Refused(f"refused: {error}")
 
 
 def _finalize_rollout(request: FinalizeRollout) -> RolloutAnswer:

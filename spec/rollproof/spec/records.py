@@ -166,12 +166,17 @@ class ReassemblerConfig:
     pad_token_id: int = 0
     max_seq_len: int = 4096
     router_replay_enabled: bool = False
-    defer_routed_experts_to_policy: bool = False
+    defer_routed_experts_to_policy: bool = field(default=False)
     capture_media: bool = False
     routed_dims: tuple[int, int] | None = None
     num_experts: int | None = None
     vocab_size: int | None = None
     allow_repeated_experts: bool = False
+
+    @defer_routed_experts_to_policy.validator
+    def _has_routes_to_defer(self, _: object, value: bool) -> None:
+        if value and not self.router_replay_enabled:
+            raise ValueError("defer_routed_experts_to_policy: true, but router_replay_enabled is false")
 
     @property
     def direct_routes(self) -> bool:

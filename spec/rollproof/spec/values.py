@@ -117,7 +117,7 @@ def check_position(record: CallRecord | StagedCall) -> None:
 
 
 def check_call(call: StagedCall) -> None:
-    """All rules that one staged call must satisfy by itself (sections 1 and 3). Its digest is section 4's."""
+    """All rules that what a staged call's digest covers must satisfy by itself (sections 1 and 3)."""
     check_versions(call)
     expect(is_rollout_id(call.rollout_id), "rollout_id", call.rollout_id, 'a non-empty text without "/"')
     check_position(call)
@@ -130,5 +130,5 @@ def check_call(call: StagedCall) -> None:
         where = f"generation_log_probs_delta[{index}]"
         expect(is_float32(log_prob), where, log_prob, "a finite float32")
         expect(mask == 1.0 or is_plus_zero(log_prob), where, log_prob, "0.0 on a carry token")
-    for field in ("digest", "extras_digest", "chain_hash", "cumulative_hash"):
+    for field in ("extras_digest", "chain_hash", "cumulative_hash"):
         expect(is_digest(getattr(call, field)), field, getattr(call, field), "64 lowercase hex characters")

@@ -14,8 +14,10 @@ from typing import Any, Final, cast
 
 from attrs import asdict, fields
 
+from rollproof.properties.adapters import nemo_gym_examples
 from rollproof.properties.adapters.nemo_gym_deviations import DEVIATIONS
-from rollproof.properties.protocol import Adapter, Refusal
+from rollproof.properties.adapters.nemo_gym_routes import ROUTE_DEVIATIONS, NemoGymRoutes
+from rollproof.properties.protocol import Refusal
 from rollproof.spec.records import (
     CallRecord,
     ExtrasCommitment,
@@ -36,15 +38,16 @@ REFUSALS: Final = (TypeError, ValueError, OverflowError)
 """What the public digest functions raise for a value without a digest."""
 
 
-class NemoGym(Adapter):
-    """The public package ``nemo-gym``, areas digest, receipt, terminal and lineage.
+class NemoGym(NemoGymRoutes):
+    """The public package ``nemo-gym``: digest, receipt, terminal, lineage, and the codec part of routes.
 
     Raises ``ImportError`` with an installation hint where the package is missing.
     """
 
     name = "nemo-gym"
-    areas = frozenset({Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE})
-    deviations = DEVIATIONS
+    areas = frozenset({Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE, Area.ROUTES})
+    deviations = (*DEVIATIONS, *ROUTE_DEVIATIONS)
+    streams = staticmethod(nemo_gym_examples.streams)
 
     def __init__(self) -> None:
         self.staging = load_staging()

@@ -36,9 +36,10 @@ Progress = Callable[[str, int], None]
 """Called with a stream's name and the number of examples just done."""
 
 
-def streams_for(areas: Iterable[Area]) -> list[Stream]:
-    """The streams of some areas, in the areas' order."""
-    return [stream for area in Area if area in set(areas) for stream in request_streams(area)]
+def streams_for(areas: Iterable[Area], implementation: Any) -> list[Stream]:
+    """The streams of some areas, in the areas' order; an implementation may bring more of its own."""
+    own = getattr(implementation, "streams", lambda _area: ())
+    return [stream for area in Area if area in set(areas) for stream in (*request_streams(area), *own(area))]
 
 
 @define
@@ -70,7 +71,7 @@ class Check:
     @property
     def planned(self) -> int:
         """How many examples a run asks for."""
-        return sum(self._examples(stream) for stream in streams_for(self.areas))
+        return sum(self._examples(stream) for stream in streams_for(self.areas, self.implementation))
 
     def _examples(self, stream: Stream) -> int:
         return self.profile.examples(stream.weight, drives_code=bool(stream.codes), limit=self.max_examples)
@@ -78,7 +79,7 @@ class Check:
     def run(self) -> Report:
         """Run every stream of the areas."""
         started = time.monotonic()
-        for stream in streams_for(self.areas):
+        for stream in streams_for(self.areas, self.implementation):
             self._run_stream(stream)
         self.report.seconds = time.monotonic() - started
         return self.report
@@ -136,7 +137,10 @@ class Check:
     def _finding(
         self, item: Invariant, request: Request, expected: Any, actual: Any, stream: str, after: int
     ) -> Finding | None:
-        complaint = item.check(request, expected, actual)
+        try:
+            complaint = item.check(request, expected, actual)
+        except Exception as error:
+            complaint = f"the answer is not of the contract's types ({type(error).__name__}: {error})"
         if complaint is None:
             return None
         known = next(

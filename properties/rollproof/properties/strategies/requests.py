@@ -32,10 +32,16 @@ class Stream:
 
 Provider: TypeAlias = Callable[[Area], Iterable[Stream]]
 
-CHAPTERS: Final = tuple(
-    f"{__package__}.{name}"
-    for name in ("digests", "receipts", "terminals", "lineages", "rollouts", "groups", "route_requests")
-) + ("rollproof.properties.captured",)
+CHAPTERS: Final = (
+    "strategies.digests",
+    "strategies.receipts",
+    "strategies.terminals",
+    "strategies.lineages",
+    "strategies.rollouts",
+    "strategies.groups",
+    "strategies.route_requests",
+    "captured",
+)
 """Modules that have a function ``streams``, in the order in which their streams run."""
 
 _PROVIDERS: Final[list[Provider]] = []
@@ -52,7 +58,7 @@ def register_streams(provider: Provider) -> Provider:
 def request_streams(area: Area) -> list[Stream]:
     """All streams of one area: the chapters' first, then registered ones."""
     if area not in _CACHE:
-        chapters = [import_module(name).streams for name in CHAPTERS]
+        chapters = [import_module(f"rollproof.properties.{name}").streams for name in CHAPTERS]
         streams = [stream for provider in (*chapters, *_PROVIDERS) for stream in provider(area)]
         names = [stream.name for stream in streams]
         repeated = {name for name in names if names.count(name) > 1}

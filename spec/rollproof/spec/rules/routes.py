@@ -262,8 +262,8 @@ def same_valid_rows(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, foun
 def learned_dims(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, found: GroupOutcome) -> str | None:
     """Decision D10: what was learned is seen in the shape of every later row, and in whether there are any."""
     if wanted.rows is None and found.rows is not None:
-        shapes = {row.columns[ROUTED_EXPERTS].shape[1:] for row in found.rows if ROUTED_EXPERTS in row.columns}
-        return f"published routes of (L, K) {shapes}, which no accepted rollout had" if shapes else None
+        taught = [row.columns[ROUTED_EXPERTS].shape[1:] for row in found.rows if ROUTED_EXPERTS in row.columns]
+        return f"published routes of (L, K) {taught[0]}, which no accepted rollout had" if taught else None
     for index, (left, right) in enumerate(zip(wanted.rows or (), found.rows or (), strict=False)):
         shapes = [row.columns[ROUTED_EXPERTS].shape[1:] for row in (left, right) if ROUTED_EXPERTS in row.columns]
         if len(set(shapes)) > 1:
