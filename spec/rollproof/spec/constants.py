@@ -38,6 +38,22 @@ ROUTE_SENTINEL: Final = -1
 
 MEDIA_SPANS: Final = "media_spans"
 MEDIA_TENSOR_SHA256: Final = "media_tensor_sha256"
+MEDIA_DIGEST_SCHEME: Final = "media-sha256-v1"
+"""What a retained-media digest begins with, before a colon and 64 hex characters (decision D11)."""
+MEDIA_DIGEST_DOMAIN: Final = b"rollproof-media-sha256-v1"
+
+IMAGE: Final = "image"
+VIDEO: Final = "video"
+MODALITIES: Final = (IMAGE, VIDEO)
+
+BUNDLE_PIXELS: Final = "imgs"
+BUNDLE_SIZES: Final = "imgs_sizes"
+BUNDLE_FRAMES: Final = "num_frames"
+BUNDLE_NAMES: Final = (BUNDLE_PIXELS, BUNDLE_SIZES, BUNDLE_FRAMES)
+"""The tensors of one call's media. The column of each is its name after ``media_``."""
+PIXEL_DTYPES: Final = ("float16", "bfloat16", "float32")
+GEOMETRY_DTYPES: Final = ("int32", "int64")
+STAGED_GEOMETRY_DTYPE: Final = "int32"
 
 # ── staged columns (section 9), in the order of the contract's table ────────────────────────────────────────────────
 
@@ -71,5 +87,9 @@ MEDIA_TENSOR_COLUMNS: Final = ("media_imgs", "media_imgs_sizes", "media_num_fram
 
 TASK_NAME: Final = "train"
 ROUTE_PLAN_TAG: Final = "route_assembly_plan"
+PIXEL_VALUES: Final = "pixel_values"
+MEDIA_FIELDS: Final = (PIXEL_VALUES, BUNDLE_SIZES, BUNDLE_FRAMES)
+"""Published columns of a group with media; each row is flat, and a tag says what shape it has."""
+ROW_SHAPES_SUFFIX: Final = "__row_shapes"
 TOKEN_ROW_COLUMNS: Final = ("input_ids", "generation_logprobs", "token_mask", ROUTED_EXPERTS)
 """Published columns with one value per token; they may be jagged or right-padded."""

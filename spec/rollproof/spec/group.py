@@ -183,7 +183,7 @@ def build_rows(
         }
         if config.direct_routes and dims is not None:
             columns[ROUTED_EXPERTS] = routes.row_routes(rollout, max(1, length), dims)
-        columns |= {name: values[index] for name, values in media_fields.items()}
+        columns |= media.row_columns(media_fields, index)
         tags: dict[str, Any] = {
             "weight_version": minimum,
             "prompt_idx": request.prompt_idx,

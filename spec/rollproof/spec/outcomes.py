@@ -29,6 +29,8 @@ class RolloutOutcome:
     """Staged route tokens per call of the chain, with router replay."""
     dims: Dims | None = None
     """(L, K) after this rollout (decision D10)."""
+    media_has_frames: bool = False
+    """Whether the rollout's media are videos; the trainer's layout does not say it of videos of one frame."""
 
     def rejected(self, reason: Rejected, dims: Dims | None) -> RolloutOutcome:
         """This accepted rollout turned into a rejected one; it teaches nothing."""

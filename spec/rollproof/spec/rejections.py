@@ -203,6 +203,58 @@ class Code(Enum):
         "cumulative_hash_mismatch", Stage.REBUILD, "4", "The terminal call's prefix hash does not cover the row."
     )
 
+    # ── media (section 7) ───────────────────────────────────────────────────────────────────────────────────────────
+    MEDIA_CHAIN_IDENTITY = Rejection(
+        "media_chain_identity",
+        Stage.MEDIA,
+        "7",
+        "A call of the chain has no staged row.",
+        "missing_staging_row or call_id_mismatch",
+    )
+    MEDIA_CHAIN_INCOMPATIBLE = Rejection(
+        "media_chain_incompatible",
+        Stage.MEDIA,
+        "7",
+        "The chain's calls mix images and videos, pixel dtypes or feature widths.",
+    )
+    INVALID_MEDIA_COLUMNS = Rejection(
+        "invalid_media_columns", Stage.MEDIA, "7", "A call's media cannot be read, or are not a valid bundle (D18)."
+    )
+    MEDIA_PLACEHOLDER_MISMATCH = Rejection(
+        "media_placeholder_mismatch",
+        Stage.MEDIA,
+        "7",
+        "A call's media spans disagree with its tokens, its bundle, its flags or what the policy generated.",
+    )
+    MEDIA_GROUP_INCOMPATIBLE = Rejection(
+        "media_group_incompatible",
+        Stage.GROUP,
+        "7",
+        "The row's media cannot be concatenated with the group's first media row (D19).",
+    )
+    MEDIA_CAPTURE_REJECTED = Rejection(
+        "media_capture_rejected",
+        Stage.RETAINED,
+        "7",
+        "Media cannot be hashed, or a prefix row is not what a generation cut wrote.",
+    )
+    RETAINED_MEDIA_CHANGED = Rejection(
+        "retained_media_changed", Stage.RETAINED, "7", "The fresh media are not the ones that the cut saw."
+    )
+    COMPLETION_COUNT = Rejection(
+        "completion_count", Stage.COMPLETION, "7", "A generation cut did not complete exactly once."
+    )
+    EMPTY_TAIL = Rejection("empty_tail", Stage.COMPLETION, "7", "A completed call generated nothing after its cut.")
+    TOKEN_COUNT = Rejection(
+        "token_count", Stage.COMPLETION, "7", "Prefix and tail do not add up to what the trained row generated."
+    )
+    PREFIX_TOKENS = Rejection(
+        "prefix_tokens", Stage.COMPLETION, "7", "The trained row does not begin its generation with the cut's tokens."
+    )
+    RETIRED_KEY_LIVE = Rejection(
+        "retired_key_live", Stage.COMPLETION, "7", "A prefix row outlived the completion of its call."
+    )
+
     # ── routes (section 6) ──────────────────────────────────────────────────────────────────────────────────────────
     ROUTED_LEN_MISMATCH = Rejection(
         "routed_len_mismatch", Stage.ROUTES, "6", "A call staged routes for another number of tokens than it has."
@@ -265,9 +317,7 @@ class Code(Enum):
         "6",
         "The extras rebuilt around the fragment do not digest to the call's commitment.",
     )
-    FRAGMENT_RANK = Rejection(
-        "fragment_rank", Stage.ASSEMBLY, "6", "The fragment is not tokens x layers x experts."
-    )
+    FRAGMENT_RANK = Rejection("fragment_rank", Stage.ASSEMBLY, "6", "The fragment is not tokens x layers x experts.")
     FRAGMENT_LENGTH = Rejection(
         "fragment_length", Stage.ASSEMBLY, "6", "The fragment has another number of tokens than the plan says."
     )

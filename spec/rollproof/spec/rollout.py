@@ -108,7 +108,8 @@ def _accept(
         media=fields,
     )
     lengths = tuple(item.routed_len for item in chain)
-    return RolloutOutcome(rollout, tuple(progress.effects), parsed, row, lengths, dims)
+    has_frames = any(item.media_has_frames for item in chain)
+    return RolloutOutcome(rollout, tuple(progress.effects), parsed, row, lengths, dims, has_frames)
 
 
 def distinct_keys(receipt: Receipt | None) -> tuple[str, ...]:

@@ -1,0 +1,158 @@
+"""Media spans: where in a call's prompt its images and videos stand (section 7).
+
+An engine expands each image into placeholder tokens and puts its embeddings in their place. The span of an item says
+which tokens those are; pixels, tokens and spans travel apart, and people have met every way in which they can
+disagree: placeholders expanded twice, pixels dropped or given to a sibling call, truncation that cuts placeholders
+only, a policy that samples the image token. Offsets count from the start of the whole sequence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from attrs import fields, frozen
+
+from rollproof.spec.bundles import MAX_GEOMETRY, Bundle, frame_counts, image_sizes
+from rollproof.spec.constants import BUNDLE_FRAMES, BUNDLE_SIZES, IMAGE, MODALITIES, VIDEO
+from rollproof.spec.values import expect, is_digest, is_length
+
+
+@frozen
+class MediaItem:
+    """One image or video in a call's prompt."""
+
+    modality: str
+    placeholder_offset: int
+    placeholder_length: int
+    placeholder_digest: str
+    token_id: int
+    """What every embedding position holds."""
+    embedding_spans: tuple[tuple[int, int], ...]
+    """(start, length) of every run of embedding positions."""
+    imgs_sizes: tuple[tuple[int, int], ...]
+    """(height, width) of the image, or of every frame of the video."""
+
+    @property
+    def end(self) -> int:
+        """The position after the placeholder."""
+        return self.placeholder_offset + self.placeholder_length
+
+
+ITEM_FIELDS: Final = tuple(field.name for field in fields(MediaItem))
+
+# ── items by themselves; each function raises ``ValueError`` ────────────────────────────────────────────────────────
+
+
+def parse_items(value: Any) -> tuple[MediaItem, ...]:
+    """The items of a ``media_spans`` value: well-formed, ascending, disjoint and of one modality."""
+    expect(type(value) is list, "media_spans", value, "a list")
+    items = tuple(parse_item(entry) for entry in value)
+    for before, after in pairwise(items):
+        expect(before.end <= after.placeholder_offset, "placeholder_offset", after.placeholder_offset, "disjoint items")
+    modalities = {item.modality for item in items}
+    expect(len(modalities) <= 1, "modality", sorted(modalities), "one modality in a call")
+    return items
+
+
+def parse_item(value: Any) -> MediaItem:
+    """One item: exactly its fields, each of its own type, and embedding runs inside the placeholder."""
+    expect(type(value) is dict, "media item", value, "an object")
+    expect(set(value) == set(ITEM_FIELDS), "media item", list(value), f"exactly {', '.join(ITEM_FIELDS)}")
+    expect(value["modality"] in MODALITIES, "modality", value["modality"], " or ".join(MODALITIES))
+    for name in ("placeholder_offset", "token_id"):
+        expect(is_length(value[name]), name, value[name], "an integer in [0, 2**63)")
+    expect(is_positive(value["placeholder_length"]), "placeholder_length", value["placeholder_length"], "a length > 0")
+    expect(is_digest(value["placeholder_digest"]), "placeholder_digest", value["placeholder_digest"], "64 hex digits")
+    item = MediaItem(
+        **{
+            **value,
+            "embedding_spans": parse_pairs("embedding_spans", value["embedding_spans"]),
+            "imgs_sizes": parse_pairs("imgs_sizes", value["imgs_sizes"]),
+        }
+    )
+    check_runs(item)
+    for size in item.imgs_sizes:
+        expect(all(1 <= side <= MAX_GEOMETRY for side in size), "imgs_sizes", size, "positive int32 values")
+    expect(item.modality == VIDEO or len(item.imgs_sizes) == 1, "imgs_sizes", item.imgs_sizes, "one size per image")
+    return item
+
+
+def is_positive(value: Any) -> bool:
+    """Whether ``value`` is an int in [1, 2**63)."""
+    return is_length(value) and value > 0
+
+
+def parse_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
+    """A list of at least one pair of lengths."""
+    expect(type(value) is list and len(value) > 0, name, value, "a list that is not empty")
+    for pair in value:
+        expect(type(pair) is list and len(pair) == 2 and all(map(is_length, pair)), name, pair, "two lengths")
+    return tuple((first, second) for first, second in value)
+
+
+def check_runs(item: MediaItem) -> None:
+    """Embedding runs are ascending, inside the placeholder, and maximal: two that touch would be one."""
+    for start, length in item.embedding_spans:
+        expect(length > 0, "embedding_spans", length, "runs of at least one position")
+        inside = item.placeholder_offset <= start and start + length <= item.end
+        expect(inside, "embedding_spans", (start, length), "runs inside the placeholder")
+    for (start, length), (following, _) in pairwise(item.embedding_spans):
+        expect(start + length < following, "embedding_spans", following, "ascending runs that do not touch")
+
+
+def item_value(item: MediaItem) -> dict[str, Any]:
+    """The JSON object of an item."""
+    value = {name: getattr(item, name) for name in ITEM_FIELDS}
+    for name in ("embedding_spans", "imgs_sizes"):
+        value[name] = [list(pair) for pair in value[name]]
+    return value
+
+
+def placeholder_digest(token_ids: Sequence[int]) -> str:
+    """The digest of a placeholder: SHA-256 of its ids as a compact JSON array."""
+    return hashlib.sha256(json.dumps(list(token_ids), separators=(",", ":")).encode("ascii")).hexdigest()
+
+
+# ── items against their call; each function raises ``ValueError`` ───────────────────────────────────────────────────
+
+
+def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -> None:
+    """The items describe the call's carry tokens, the first of which stands at position ``start`` of the sequence.
+
+    A run is maximal among the tokens too: a neighbour that holds ``token_id`` and belongs to no run is a placeholder
+    that was expanded further than its pixels reach.
+    """
+    for item in items:
+        inside = start <= item.placeholder_offset and item.end <= start + len(carry)
+        expect(inside, "placeholder_offset", item.placeholder_offset, "a placeholder inside the call's carry")
+    runs = [range(first, first + length) for item in items for first, length in item.embedding_spans]
+    embedded = {position for run in runs for position in run}
+    for item in items:
+        ids = carry[item.placeholder_offset - start : item.end - start]
+        digest = placeholder_digest(ids)
+        expect(digest == item.placeholder_digest, "placeholder_digest", item.placeholder_digest, digest)
+        for first, length in item.embedding_spans:
+            run = carry[first - start : first + length - start]
+            expect(set(run) == {item.token_id}, "embedding_spans", run, f"token {item.token_id} at every position")
+            for neighbour in (first - 1, first + length):
+                if start <= neighbour < start + len(carry) and neighbour not in embedded:
+                    found = carry[neighbour - start]
+                    expect(found != item.token_id, "embedding_spans", neighbour, f"the whole run of {item.token_id}")
+
+
+def check_media(items: Sequence[MediaItem], bundle: Bundle | None) -> None:
+    """The items describe the call's bundle, None where it has none: one item per image or video, in order."""
+    expect((bundle is not None) == bool(items), "media_present", bundle is not None, f"{len(items)} media items")
+    if bundle is None:
+        return
+    modality = VIDEO if BUNDLE_FRAMES in bundle else IMAGE
+    expect(items[0].modality == modality, "modality", items[0].modality, modality)
+    sizes = [size for item in items for size in item.imgs_sizes]
+    expect(sizes == image_sizes(bundle[BUNDLE_SIZES]), "imgs_sizes", sizes, "the sizes of the bundle, in order")
+    if BUNDLE_FRAMES in bundle:
+        frames = [len(item.imgs_sizes) for item in items]
+        expect(frames == frame_counts(bundle[BUNDLE_FRAMES]), "imgs_sizes", frames, "as many as the video has frames")
