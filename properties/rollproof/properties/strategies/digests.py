@@ -78,8 +78,8 @@ TOO_DEEP: Final[tuple[Any, ...]] = (
     Nest("dict", 32, Nest("list", 32, {})),
     {"": Nest("list", 200)},
     {"": Nest("dict", 1000)},
-    {"": Nest("list", 20_000)},
-    Nest("dict", 100_000),
+    Nest("dict", 5000),
+    {"": Nest("list", 100_000)},
 )
 """Extras that are deeper (decision D3)."""
 

@@ -63,8 +63,8 @@ ODD_REWARDS: Final = tuple(value for value in ODD if type(value) not in RECIPES)
 
 HUGE: Final[tuple[Any, ...]] = (
     Nest("list", 100_000),
-    Nest("dict", 100_000),
-    Nest("list", 50_000, Nest("dict", 50_000)),
+    Nest("dict", 20_000),
+    Nest("list", 50_000, Nest("dict", 5000)),
     Repeat("x", 1_000_000),
     BigInt(50_000),
 )
@@ -82,7 +82,7 @@ ROW_NAMES: Final = tuple(MANIFEST_FIELDS)
 def odd(decide: Bytes) -> Any:
     """An odd value; by itself, or inside a list or an object."""
     kind = decide.next()
-    if kind >= 254:
+    if kind == 255:
         return decide.choose(HUGE)
     value = fresh(decide.choose(ODD))
     if kind < 192:
