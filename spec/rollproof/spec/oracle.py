@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from attrs import evolve
 
 from rollproof.spec.assembly import execute
-from rollproof.spec.constants import ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.bundles import chain_media, staged_media
+from rollproof.spec.completion import check_completion
+from rollproof.spec.constants import MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
 from rollproof.spec.envelope import decode_routes, encode_routes
 from rollproof.spec.group import finalize_group
@@ -23,7 +25,10 @@ from rollproof.spec.requests import (
     Answer,
     CallDigest,
     ChainDigest,
+    ChainMedia,
+    CheckCompletion,
     ClassifySpan,
+    CutGeneration,
     DecodePlan,
     DecodeRoutes,
     EncodePlan,
@@ -35,17 +40,25 @@ from rollproof.spec.requests import (
     GroupReplay,
     Linearize,
     LinearizeGrowth,
+    MediaDigest,
     ParseReceipt,
     PrefixDigest,
     Refused,
     ReplayGroup,
     Request,
+    Restore,
+    Restored,
     RolloutAnswer,
+    SameMedia,
     SelectTerminal,
+    StagedMedia,
+    StageMedia,
 )
+from rollproof.spec.retained import CallMedia, cut_extras, media_digest, restore
 from rollproof.spec.rollout import finalize_rollout
 from rollproof.spec.routes import execute_published_plan
 from rollproof.spec.terminal import select_terminal
+from rollproof.spec.views import named_values
 
 
 def answer(request: Request) -> Answer:
@@ -98,6 +111,29 @@ def _replay_group(request: ReplayGroup) -> GroupReplay:
     )
 
 
+def _cut_generation(request: CutGeneration) -> tuple[StagedMedia, ...]:
+    media = None if request.bundle is None else CallMedia(request.spans, request.bundle)
+    prefix = StagedMedia(cut_extras(request.extras, media), staged_media(None, request.pixel_dtype))
+    extras = request.extras if media is None else {**(request.extras or {}), MEDIA_SPANS: request.spans}
+    final = StagedMedia(extras, staged_media(request.bundle, request.pixel_dtype))
+    return (*(prefix for _ in range(request.cuts)), final)
+
+
+def _restore(request: Restore) -> Restored:
+    fresh = CallMedia(request.spans, named_values(request.tensors))
+    restored = restore(request.row, fresh)
+    if restored is None:
+        return Restored(with_media=False)
+    return Restored(with_media=True, fresh=same_objects(restored.tensors, fresh.tensors))
+
+
+def same_objects(left: Mapping[Any, Any] | None, right: Mapping[Any, Any] | None) -> bool:
+    """Whether two mappings hold the very same values under the same names."""
+    if left is None or right is None:
+        return left is right
+    return left.keys() == right.keys() and all(left[name] is right[name] for name in left)
+
+
 _HANDLERS: Final[dict[type, Callable[[Any], Any]]] = {
     PrefixDigest: lambda request: prefix_digest(request.token_ids),
     ChainDigest: lambda request: chain_digest(request.parent_chain_hash, request.token_ids),
@@ -125,4 +161,16 @@ _HANDLERS: Final[dict[type, Callable[[Any], Any]]] = {
     LinearizeGrowth: lambda request: (request.few, request.many),
     FinalizeRollout: _finalize_rollout,
     FinalizeGroups: _finalize_groups,
+    ChainMedia: lambda request: chain_media(request.parts),
+    StageMedia: lambda request: staged_media(request.bundle, request.pixel_dtype),
+    MediaDigest: lambda request: media_digest(named_values(request.tensors)),
+    SameMedia: lambda request: media_digest(named_values(request.left)) == media_digest(named_values(request.right)),
+    CutGeneration: _cut_generation,
+    Restore: _restore,
+    CheckCompletion: lambda request: tuple(
+        (violation.code.code, violation.subject)
+        for violation in check_completion(
+            request.cuts, request.completions, request.rows, request.live_keys, request.successor_keys
+        )
+    ),
 }

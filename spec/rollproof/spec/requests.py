@@ -17,15 +17,20 @@ from rollproof.spec.outcomes import Dims, Failure, GroupOutcome
 from rollproof.spec.plane import NO_FAULTS, Effect, Faults, Staging
 from rollproof.spec.records import (
     CallRecord,
+    Completion,
+    Cut,
     FinalizedRollout,
     GroupRequest,
     ReassemblerConfig,
     Receipt,
     RouteAssemblyPlan,
     StagedCall,
+    TrainedRow,
 )
+from rollproof.spec.retained import PrefixRow
 from rollproof.spec.routes import ReplayedRow
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.views import Entry
 
 
 class Area(StrEnum):
@@ -226,6 +231,92 @@ class GroupReplay:
     deferred: tuple[ReplayedRow, ...]
 
 
+# ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class ChainMedia:
+    """The media of a chain from those of its calls: tensors in trainer layout, by name, or refused."""
+
+    parts: tuple[Mapping[str, Tensor], ...]
+
+
+@frozen
+class StageMedia:
+    """The media columns of one staged call, None for one without media: tensors by column, or refused."""
+
+    bundle: Mapping[str, Tensor] | None
+    pixel_dtype: str
+
+
+# ── retained: a refusal is ``media_capture_rejected`` or ``retained_media_changed`` ─────────────────────────────────
+
+
+@frozen
+class MediaDigest:
+    """The digest of named tensors, None for none at all: a text."""
+
+    tensors: tuple[Entry, ...] | None
+
+
+@frozen
+class SameMedia:
+    """Whether two sets of named tensors have the same digest, whatever it looks like: a bool."""
+
+    left: tuple[Entry, ...] | None
+    right: tuple[Entry, ...] | None
+
+
+@frozen
+class CutGeneration:
+    """Stage a call that is cut some times and then completes: a ``StagedMedia`` per row, the final row's last.
+
+    ``extras`` are the call's own, without spans; ``bundle`` is None for a call without media.
+    """
+
+    extras: Any
+    spans: Any
+    bundle: Mapping[str, Tensor] | None
+    pixel_dtype: str
+    cuts: int = 1
+
+
+@frozen
+class StagedMedia:
+    """What one staged row says about media: its extras, and its media columns."""
+
+    extras: Any
+    columns: Mapping[str, Tensor]
+
+
+@frozen
+class Restore:
+    """Take up a call that was cut, with spans and tensors of the request processed anew: a ``Restored``."""
+
+    row: PrefixRow
+    spans: Any
+    tensors: tuple[Entry, ...] | None
+
+
+@frozen
+class Restored:
+    """Whether the call goes on with media, and whether its tensors are the very ones that were handed in."""
+
+    with_media: bool
+    fresh: bool = True
+
+
+@frozen
+class CheckCompletion:
+    """Whether every cut came to its end: all violations, as (code, subject), in order."""
+
+    cuts: tuple[Cut, ...]
+    completions: tuple[Completion, ...]
+    rows: tuple[TrainedRow, ...]
+    live_keys: tuple[str, ...]
+    successor_keys: tuple[str, ...]
+
+
 Request: TypeAlias = (
     PrefixDigest
     | ChainDigest
@@ -244,6 +335,13 @@ Request: TypeAlias = (
     | EncodePlan
     | ExecutePlan
     | ReplayGroup
+    | ChainMedia
+    | StageMedia
+    | MediaDigest
+    | SameMedia
+    | CutGeneration
+    | Restore
+    | CheckCompletion
 )
 
 
