@@ -21,6 +21,7 @@ from rollproof.properties.gate.run import both_answers
 from rollproof.properties.gate.show import show_finding, show_report, summary
 from rollproof.properties.gate.workers import Task, run_tasks
 from rollproof.properties.rules import render_rule, render_rules
+from rollproof.properties.strategies.recipes import realize_request
 from rollproof.spec.requests import Area
 
 REPLAYS = Path(".rollproof") / "replays"
@@ -110,7 +111,7 @@ def replay(file: Path, implementation: str | None) -> None:
     if item.area not in target.areas:
         fail(f"{name} does not offer area {item.area}")
     expected, actual = both_answers(target, recorded.request)
-    complaint = item.check(recorded.request, expected, actual)
+    complaint = item.check(realize_request(recorded.request), expected, actual)
     known = next((known.id for known in target.deviations if known.applies(recorded.request, expected, actual)), None)
     if complaint is None:
         console.print(f"[green]{item.id} holds for {name} on this input[/]")

@@ -17,7 +17,16 @@ from rollproof.properties.strategies.recipes import Nest
 from rollproof.properties.strategies.requests import Stream
 from rollproof.spec.digest import chain_digest, prefix_digest
 from rollproof.spec.records import CallRecord, Receipt, StagedCall
-from rollproof.spec.requests import Area, CallDigest, ExtrasDigest, Linearize, ParseReceipt, Request
+from rollproof.spec.requests import (
+    Area,
+    CallDigest,
+    ClassifySpan,
+    DecodeRoutes,
+    ExtrasDigest,
+    Linearize,
+    ParseReceipt,
+    Request,
+)
 from rollproof.spec.values import owned_key
 
 INT63: Final = 2**63
@@ -110,11 +119,22 @@ EXAMPLES: Final[tuple[tuple[str, Request], ...]] = (
     ("D16", ParseReceipt({**receipt().value, "manifest": tuple(receipt().value["manifest"])})),
     ("lone-surrogate", receipt(terminal_attribution_reason="\ud800")),
     ("lone-surrogate", receipt(capture_poisoned=True, failure_reason="\ud800")),
+    ("D9-shape", DecodeRoutes("nrlre1:int8:+1x1x1:AA==")),
+    ("D9-shape", DecodeRoutes("nrlre1:int8: 1x1x1:AA==")),
+    ("D9-shape", DecodeRoutes("nrlre1:int8:01x1x1:AA==")),
+    ("D9-shape", DecodeRoutes("nrlre1:int8:1x1x0_1:AA==")),
+    ("D9-shape", DecodeRoutes("nrlre1:int8:1x1x\u0661:AA==")),
+    ("D9-base64", DecodeRoutes("nrlre1:int8:1x1x1:AB==")),
+    ("D9-base64", DecodeRoutes("nrlre1:int16:1x1x1:AAB=")),
+    ("list-id-range", DecodeRoutes([[[2**15]]])),
+    ("D1-lengths", ClassifySpan(0, 0, INT63)),
 )
 """Per deviation, requests that show it and nothing else."""
 
 _AREAS: Final = {
     CallDigest: Area.DIGEST,
+    ClassifySpan: Area.ROUTES,
+    DecodeRoutes: Area.ROUTES,
     ExtrasDigest: Area.DIGEST,
     Linearize: Area.LINEAGE,
     ParseReceipt: Area.RECEIPT,

@@ -52,7 +52,7 @@ class ReassemblerAdapter(Adapter):
         """One reassembler over ``plane``."""
         arguments = {name: getattr(config, name) for name in REFERENCE_ARGUMENTS}
         for name in ("routed_dims", "num_experts", "vocab_size", "allow_repeated_experts"):
-            if getattr(config, name):
+            if getattr(config, name) is not None and getattr(config, name) is not False:
                 arguments[name] = getattr(config, name)
         return type(self).reassembler(plane, **arguments)
 

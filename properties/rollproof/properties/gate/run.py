@@ -22,7 +22,7 @@ from rollproof.properties.gate.coverage import answered_rightly, driven_code, re
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
 from rollproof.properties.protocol import offers
-from rollproof.properties.strategies.hostile import realize_request
+from rollproof.properties.strategies.recipes import realize_request
 from rollproof.properties.strategies.requests import Stream, request_streams
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.invariants import BY_ID, of_area
@@ -31,6 +31,9 @@ from rollproof.spec.requests import Area, Request
 
 SHRINK_SECONDS: Final = 5.0
 """How long one finding may be shrunk; the smallest so far is kept."""
+
+NEVER_OFFERED: Final = 8
+"""After so many requests that the implementation does not answer, and none that it does, a stream is left out."""
 
 Progress = Callable[[str, int], None]
 """Called with a stream's name and the number of examples just done."""
@@ -88,21 +91,25 @@ class Check:
         invariants = [BY_ID[name] for name in self.report.invariants]
         codes = {code for area, code in self.report.codes if area is stream.area}
         fresh: list[Finding] = []
-        done = 0
+        done = skipped = 0
 
         def count(request: Request) -> None:
-            nonlocal done
+            nonlocal done, skipped
             done += 1
             if not offers(self.implementation, type(request)):
+                if done == skipped + 1 == NEVER_OFFERED:
+                    raise _NotOffered
+                skipped += 1
                 return
             expected, actual = both_answers(self.implementation, request)
+            realized = realize_request(request)
             self._count_code(stream.area, expected, actual, codes)
             for item in invariants:
                 if not item.covers(request):
                     continue
                 tally = self.report.invariants[item.id]
                 tally.examples += 1
-                finding = self._finding(item, request, expected, actual, stream.name, done)
+                finding = self._finding(item, request, realized, expected, actual, stream.name, done)
                 if finding is None:
                     continue
                 if finding.deviation is not None:
@@ -118,7 +125,8 @@ class Check:
             self.progress(stream.name, 1)
 
         examples = self._examples(stream)
-        exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
+        with suppress(_NotOffered):
+            exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
         self.progress(stream.name, max(0, examples - done))
         for finding in fresh:
             smallest = self._shrink(stream, finding, examples) if self.shrink and stream.weight else finding
@@ -135,10 +143,17 @@ class Check:
             tally.right += answered_rightly(expected, actual)
 
     def _finding(
-        self, item: Invariant, request: Request, expected: Any, actual: Any, stream: str, after: int
+        self,
+        item: Invariant,
+        request: Request,
+        realized: Request,
+        expected: Any,
+        actual: Any,
+        stream: str,
+        after: int,
     ) -> Finding | None:
         try:
-            complaint = item.check(request, expected, actual)
+            complaint = item.check(realized, expected, actual)
         except Exception as error:
             complaint = f"the answer is not of the contract's types ({type(error).__name__}: {error})"
         if complaint is None:
@@ -157,7 +172,8 @@ class Check:
             if time.monotonic() > deadline:
                 raise _OutOfTime
             expected, actual = both_answers(self.implementation, request)
-            found = self._finding(first.invariant, request, expected, actual, stream.name, first.after)
+            realized = realize_request(request)
+            found = self._finding(first.invariant, request, realized, expected, actual, stream.name, first.after)
             if found is not None and found.deviation == first.deviation:
                 best = found
                 raise _Violated
@@ -169,6 +185,10 @@ class Check:
 
 class _Violated(Exception):
     """The request violates the invariant that is being shrunk."""
+
+
+class _NotOffered(BaseException):
+    """The implementation answers no request of the stream; Hypothesis lets this through."""
 
 
 class _OutOfTime(BaseException):
