@@ -116,7 +116,7 @@ def build(
         if config.defer_routed_experts_to_policy:
             tag[ROUTE_PLAN_TAG] = encode_plan(plans[index])
         tags.append(tag)
-    return Publication(TensorDict(fields | media_fields, batch_size=[len(rollouts)]), tags, lengths)
+    return Publication(TensorDict(fields | media.wire_columns(media_fields), batch_size=[len(rollouts)]), tags, lengths)
 
 
 def jagged(rows: Sequence[NDArray[Any]]) -> torch.Tensor:

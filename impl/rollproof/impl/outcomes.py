@@ -156,6 +156,8 @@ class RolloutOutcome:
     """``[K]``: staged route tokens per call of the chain, where the rollout was accepted."""
     dims: Dims | None = None
     """(L, K) after this rollout (D10)."""
+    media_has_frames: bool = False
+    """Whether the rollout's media are videos."""
 
     def rejected(self, reason: Rejected, dims: Dims | None) -> RolloutOutcome:
         """This accepted rollout turned into a rejected one; it teaches nothing."""

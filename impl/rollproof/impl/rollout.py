@@ -130,12 +130,13 @@ def _accept(
     dims: Dims | None,
 ) -> RolloutOutcome:
     """The checks after the chain is verified: media, routes, reward."""
-    bundle = media.rollout_media(config, row, staged, source) if config.capture_media else None
+    fetched = routes.ChainRoutes(row, staged, source)
+    fields = media.rollout_media(config, row, staged, fetched) if config.capture_media else None
     plan = routed_experts = None
     if config.router_replay_enabled:
         plan = routes.rollout_plan(config, row, staged, owned_keys(row.rollout_id, receipt))
         if config.direct_routes:
-            routed_experts, dims = routes.assemble_directly(config, plan, row, staged, source, dims)
+            routed_experts, dims = routes.assemble_directly(config, plan, fetched, dims)
     published_reward = usable_reward(reward)
     if published_reward is None:
         raise Rejected(Code.INVALID_REWARD, f"got a {type(reward).__name__}")
@@ -152,6 +153,7 @@ def _accept(
         max_wv=int(versions.max()),
         routed_experts=routed_experts,
         route_plan=plan,
-        media=bundle,
+        media=fields,
     )
-    return RolloutOutcome(rollout, receipt, row, staged.routed_lens[row.calls], dims)
+    has_frames = fields is not None and media.has_frames(row, staged)
+    return RolloutOutcome(rollout, receipt, row, staged.routed_lens[row.calls], dims, has_frames)

@@ -6,9 +6,11 @@ The plan is made from base columns alone. Fragments are the rows of the route co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import frozen
 
 from rollproof.impl.assembly import Dims, RouteFragment, execute, read_metadata
 from rollproof.impl.columns import column_rows
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from rollproof.impl.staging import StagingSource
 
 __all__ = [
+    "ChainRoutes",
     "assemble_directly",
     "encode_plan",
     "encoded_plan_size",
@@ -124,13 +127,42 @@ def _assembly(code: Code, detail: str) -> Rejected:
     return Rejected(Code.ROUTE_ASSEMBLY, detail, subject=code.code)
 
 
+@frozen(eq=False, slots=False)
+class ChainRoutes:
+    """The staged routes of a verified chain, in direct router replay."""
+
+    chain: ChainRow
+    staged: StagedColumns
+    source: StagingSource
+
+    @cached_property
+    def fragments(self) -> dict[int, RouteFragment]:
+        """The fragments of the chain's routed calls, by their position in the manifest; none if one is missing.
+
+        A data plane drops a column that any row of a batch lacks: then the routed calls are read again by themselves
+        (D15), and if the column is still not there, one of them has none.
+        """
+        staged, call_ids = self.staged, self.staged.fields["model_call_id"]
+        routed = [call for call in self.chain.calls.tolist() if staged.routed_lens[call]]
+        column, positions = staged.routed_experts, routed
+        if column is None and routed:
+            keys = [f"{self.chain.rollout_id}/{call_ids[call]}" for call in routed]
+            column = self.source.read(keys, [ROUTED_EXPERTS]).get(ROUTED_EXPERTS, None)
+            positions = list(range(len(routed)))
+        try:
+            rows = [] if column is None else column_rows(column)
+        except ValueError:
+            rows = []
+        if not rows:
+            return {}
+        return {
+            call: RouteFragment(rows[position], int(staged.route_encodings[call]), staged.extras_metadata_json[call])
+            for call, position in zip(routed, positions, strict=True)
+        }
+
+
 def assemble_directly(
-    config: ReassemblerConfig,
-    plan: RouteAssemblyPlan,
-    chain: ChainRow,
-    staged: StagedColumns,
-    source: StagingSource,
-    dims: Dims | None,
+    config: ReassemblerConfig, plan: RouteAssemblyPlan, fetched: ChainRoutes, dims: Dims | None
 ) -> tuple[torch.Tensor | None, Dims | None]:
     """The row's routes, int16 ``[tokens, L, K]``, or None where its calls staged none; and (L, K) as known after it.
 
@@ -141,7 +173,7 @@ def assemble_directly(
     try:
         routes = execute(
             plan,
-            _fragments(plan, chain, staged, source),
+            _fragments(plan, fetched),
             dims,
             plan.expected_token_length,
             num_experts=config.num_experts,
@@ -154,33 +186,13 @@ def assemble_directly(
     return routes, (routes.shape[1], routes.shape[2])
 
 
-def _fragments(
-    plan: RouteAssemblyPlan, chain: ChainRow, staged: StagedColumns, source: StagingSource
-) -> dict[str, RouteFragment]:
-    """The fragments of the chain's routed calls.
-
-    A data plane drops a column that any row of a batch lacks: then the routed calls are read again by themselves
-    (D15), and if the column is still not there, one of them has none.
-    """
-    used = [
-        (span.staging_key, call)
-        for span, call in zip(plan.spans, chain.calls.tolist(), strict=True)
-        if span.staged_route_len
-    ]
-    column, positions = staged.routed_experts, [call for _, call in used]
-    if column is None:
-        column = source.read([key for key, _ in used], [ROUTED_EXPERTS]).get(ROUTED_EXPERTS, None)
-        positions = list(range(len(used)))
-    try:
-        rows = [] if column is None else column_rows(column)
-    except ValueError:
-        rows = []
-    if not rows:
-        raise Rejected(Code.MISSING_FRAGMENT, f"one of {', '.join(key for key, _ in used)}")
-    return {
-        key: RouteFragment(rows[position], int(staged.route_encodings[call]), staged.extras_metadata_json[call])
-        for (key, call), position in zip(used, positions, strict=True)
-    }
+def _fragments(plan: RouteAssemblyPlan, fetched: ChainRoutes) -> dict[str, RouteFragment]:
+    """The chain's fragments by staging key."""
+    found = fetched.fragments
+    keys = {call: span.staging_key for span, call in zip(plan.spans, fetched.chain.calls.tolist(), strict=True)}
+    if not found:
+        raise Rejected(Code.MISSING_FRAGMENT, f"one of {', '.join(keys.values())}")
+    return {keys[call]: fragment for call, fragment in found.items()}
 
 
 def group_routes(rollouts: Sequence[FinalizedRollout], lengths: Sequence[int], dims: Dims) -> torch.Tensor:

@@ -78,6 +78,12 @@ class StagingSink:
     partition: str
     capture_media: bool = False
     """Whether the partition carries media columns: one or the other for all of its rows."""
+    media_pixel_dtype: torch.dtype | None = None
+    """What all pixels of the partition are, with ``capture_media``: a column has one dtype over all live rows."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.capture_media and self.media_pixel_dtype is None:
+            raise ValueError("a staging partition that carries media needs media_pixel_dtype")
 
     def stage(self, record: Any, *, attachments: Mapping[str, Any] | None = None) -> Any:
         """Make one call durable with a single write.
@@ -90,7 +96,7 @@ class StagingSink:
         result = _stage_result()
         key = f"{record.rollout_id}/{record.model_call_id}"
         try:
-            fields = staged_row(record, attachments, capture_media=self.capture_media)
+            fields = staged_row(record, attachments, self.media_pixel_dtype if self.capture_media else None)
         except Exception as error:
             return result(ok=False, error=f"{key}: cannot be staged: {error}")
         try:
@@ -121,8 +127,10 @@ def _stage_result() -> Any:
 # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def staged_row(record: Any, attachments: Mapping[str, Any] | None = None, *, capture_media: bool = False) -> TensorDict:
-    """The wire columns of one staged call, batch size ``[1]``.
+def staged_row(
+    record: Any, attachments: Mapping[str, Any] | None = None, media_pixel_dtype: torch.dtype | None = None
+) -> TensorDict:
+    """The wire columns of one staged call, batch size ``[1]``; with media columns where their dtype is given.
 
     Raises ``ValueError`` if the call breaks a rule of sections 1 or 3, or its routes or media cannot be staged.
     """
@@ -137,8 +145,8 @@ def staged_row(record: Any, attachments: Mapping[str, Any] | None = None, *, cap
     fields["routed_len"] = torch.tensor([0 if staged_routes is None else staged_routes.shape[1]])
     if staged_routes is not None:
         fields[ROUTED_EXPERTS] = staged_routes
-    if capture_media:
-        fields |= media.staged_columns(attachments, metadata)
+    if media_pixel_dtype is not None:
+        fields |= media.staged_columns(attachments, metadata, media_pixel_dtype)
     elif attachments:
         raise ValueError("the partition carries no media, but the call has attachments")
     return TensorDict(fields, batch_size=[1])

@@ -287,20 +287,19 @@ def dropped_column(decide: Bytes, _: Call) -> Mapping[str, Tensor | None]:
 
 
 def odd_pixels(decide: Bytes, call: Call) -> Mapping[str, Tensor | None]:
-    """Pixels of another dtype, rank, batch or feature width, none at all, or one patch more."""
+    """Pixels of another dtype, rank or feature width, none at all, or one patch more."""
     dtype, (_, patches, width) = pixels_of(call).dtype, pixels_of(call).shape
     options = (
         zeros("uint8", (1, patches, width)),
         zeros("float64", (1, patches, width)),
-        zeros(dtype, (patches, width)),
+        zeros(dtype, (1, patches * width)),
+        zeros(dtype, (1,)),
         zeros(dtype, (1, patches, width, 1)),
-        zeros(dtype, (2, patches, width)),
         zeros(dtype, (1, 0, width)),
         zeros(dtype, (1, patches + 1, width)),
         zeros(dtype, (1, patches, 0)),
         zeros(dtype, (1, patches, 4)),
         zeros(dtype, (1, patches, 6)),
-        zeros(dtype, ()),
         absent(BUNDLE_PIXELS, dtype),
     )
     return {"media_imgs": decide.choose(options)}
@@ -314,7 +313,6 @@ def odd_sizes(decide: Bytes, call: Call) -> Mapping[str, Tensor | None]:
     options = (
         Tensor.of("int64", values, sizes.shape),
         Tensor.of("float32", values, sizes.shape),
-        Tensor.of("int32", values, (count, 2)),
         Tensor.of("int32", values, (1, 2 * count)),
         Tensor.of("int32", [], (1, 0, 2)),
         Tensor.of("int32", [0, *values[1:]], sizes.shape),
@@ -353,7 +351,7 @@ def odd_frames(decide: Bytes, call: Call) -> Mapping[str, Tensor | None]:
     counts = [int(count) for count in call.media["media_num_frames"].values()]
     options = [
         Tensor.of("int64", counts, (1, len(counts))),
-        Tensor.of("int32", counts, (len(counts),)) if len(counts) > 1 else Tensor.of("int32", counts, ()),
+        Tensor.of("int32", counts[:1], (1,)),
         Tensor.of("int32", [count + 1 for count in counts], (1, len(counts))),
         Tensor.of("int32", [*counts, 1], (1, len(counts) + 1)),
         Tensor.of("int32", [*counts, 0], (1, len(counts) + 1)),
