@@ -150,4 +150,4 @@ def streams(area: Area) -> Iterator[Stream]:
     """All examples of an area."""
     requests = [request for _, request in EXAMPLES if area_of(request) is area]
     if requests:
-        yield Stream("known-deviations", area, st.sampled_from(requests), 0.5)
+        yield Stream("known-deviations", area, st.sampled_from(requests), 0.3)

@@ -170,5 +170,5 @@ def streams(area: Area) -> Iterator[Stream]:
     yield Stream("valid:extras", area, extras_digests())
     yield Stream("valid:calls", area, call_digests())
     yield Stream("refused:tokens", area, refused_token_digests())
-    yield Stream("refused:extras", area, refused_extras_digests())
+    yield Stream("refused:extras", area, refused_extras_digests(), 0.5)
     yield Stream("refused:calls", area, refused_call_digests())
