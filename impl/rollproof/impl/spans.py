@@ -111,22 +111,16 @@ def check_items(items: Sequence[Item], carry: NDArray[np.int64], start: int, bun
             raise ValueError(f"placeholder of {item.length} at {item.offset}: not inside the call's carry")
         for first, count in item.runs:
             embedded[first - start : first - start + count] = True
-    beside = ~embedded
-    beside[1:-1] &= embedded[:-2] | embedded[2:]
-    if len(carry) > 1:
-        beside[0] &= embedded[1]
-        beside[-1] &= embedded[-2]
     for item in items:
-        ids = carry[item.offset - start : item.end - start]
-        if placeholder_digest(ids) != item.digest:
+        at, end = item.offset - start, item.end - start
+        if placeholder_digest(carry[at:end]) != item.digest:
             raise ValueError(f"placeholder at {item.offset}: its tokens are not the ones that were hashed")
         for first, count in item.runs:
-            at = first - start
-            if (carry[at : at + count] != item.token_id).any():
+            if (carry[first - start : first - start + count] != item.token_id).any():
                 raise ValueError(f"embeddings at {first}: not token {item.token_id} throughout")
-            neighbours = [index for index in (at - 1, at + count) if 0 <= index < len(carry) and beside[index]]
-            if any(carry[index] == item.token_id for index in neighbours):
-                raise ValueError(f"embeddings at {first}: token {item.token_id} goes on beside them")
+        around = slice(max(0, at - 1), end + 1)
+        if ((carry[around] == item.token_id) & ~embedded[around]).any():
+            raise ValueError(f"placeholder at {item.offset}: token {item.token_id} in it or beside it has no embedding")
     _check_bundle(items, bundle)
 
 

@@ -123,8 +123,8 @@ def placeholder_digest(token_ids: Sequence[int]) -> str:
 def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -> None:
     """The items describe the call's carry tokens, the first of which stands at position ``start`` of the sequence.
 
-    A run is maximal among the tokens too: a neighbour that holds ``token_id`` and belongs to no run is a placeholder
-    that was expanded further than its pixels reach.
+    Runs are maximal among the tokens too: ``token_id`` in a placeholder or right beside it, and in no run, is a
+    placeholder that was expanded further than its pixels reach.
     """
     for item in items:
         inside = start <= item.placeholder_offset and item.end <= start + len(carry)
@@ -138,10 +138,10 @@ def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -
         for first, length in item.embedding_spans:
             run = carry[first - start : first + length - start]
             expect(set(run) == {item.token_id}, "embedding_spans", run, f"token {item.token_id} at every position")
-            for neighbour in (first - 1, first + length):
-                if start <= neighbour < start + len(carry) and neighbour not in embedded:
-                    found = carry[neighbour - start]
-                    expect(found != item.token_id, "embedding_spans", neighbour, f"the whole run of {item.token_id}")
+        for position in range(item.placeholder_offset - 1, item.end + 1):
+            if start <= position < start + len(carry) and position not in embedded:
+                found = carry[position - start]
+                expect(found != item.token_id, "embedding_spans", position, f"every position of {item.token_id}")
 
 
 def check_media(items: Sequence[MediaItem], bundle: Bundle | None) -> None:
