@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from tensordict import TensorDict
 
 from rollproof.spec.tensor import Tensor
+
+logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+"""tensordict asks torch a question that torch has renamed; its warning would stand in the middle of every report."""
 
 
 def to_torch(value: Tensor) -> torch.Tensor:

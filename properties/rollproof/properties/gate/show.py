@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attrs import fields, has
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.pretty import Pretty
 from rich.table import Table
 from rich.text import Text
-from rollproof.properties.strategies.codec import dump
 
 from rollproof.properties.gate.results import Finding, Report
+from rollproof.properties.strategies.codec import dump
 from rollproof.spec.invariants import BY_ID
 from rollproof.spec.requests import Accepted, Answer, Crashed, Refused
+from rollproof.spec.tensor import Tensor
 
 LONGEST_INPUT = 2000
 """Characters of an input that are printed; the replay file has all of it."""
+SHOWN_WHOLE = 600
+"""Answers of so many characters are shown whole, longer ones by what differs."""
+MOST_DIFFERENCES = 12
+READABLE = ("bool", "int16", "int32", "int64", "float32")
+"""Dtypes whose tensors are shown by their elements."""
 
 
 def verdict(report: Report, invariant_id: str) -> Text:
@@ -71,22 +79,55 @@ def show_answer(answer: Answer) -> RenderableType:
             return Text(f"{error} escaped: {message}", style="bold")
 
 
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value inside a record, by the path to it; fields that play no part in comparisons are left out."""
+    if has(type(value)) and not isinstance(value, Tensor):
+        for one in fields(type(value)):
+            if one.eq:
+                yield from leaves(getattr(value, one.name), f"{path}.{one.name}".lstrip("."))
+    elif isinstance(value, Mapping):
+        for key in value:
+            yield from leaves(value[key], f"{path}[{key!r}]")
+    elif isinstance(value, tuple) and any(has(type(item)) for item in value):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value.values() if isinstance(value, Tensor) and value.dtype in READABLE else value
+
+
+def show_answers(expected: Answer, actual: Answer) -> Table:
+    """Both answers side by side; of large ones only what differs."""
+    table = Table(expand=True, show_edge=False)
+    both = isinstance(expected, Accepted) and isinstance(actual, Accepted)
+    if not both or max(len(repr(expected)), len(repr(actual))) <= SHOWN_WHOLE:
+        table.add_column("the contract", ratio=1)
+        table.add_column("the implementation", ratio=1)
+        table.add_row(show_answer(expected), show_answer(actual))
+        return table
+    for name in ("where", "the contract", "the implementation"):
+        table.add_column(name, ratio=1)
+    sides = [dict(leaves(answer)) for answer in (expected, actual)]
+    paths = [path for path in {**sides[0], **sides[1]} if repr(sides[0].get(path)) != repr(sides[1].get(path))]
+    for path in paths[:MOST_DIFFERENCES]:
+        cells = [f"{side[path]!r}" if path in side else "(absent)" for side in sides]
+        table.add_row(Text(path.removeprefix("value")), *(Text(f"{cell:.300}") for cell in cells))
+    if len(paths) > MOST_DIFFERENCES:
+        table.add_row(Text(f"and {len(paths) - MOST_DIFFERENCES} more"), "", "")
+    return table
+
+
 def show_finding(finding: Finding, replay_file: str | None) -> Panel:
     """A disagreement: the smallest input, both answers side by side, and where the contract says so."""
     item = finding.invariant
     text = json.dumps(dump(finding.request), ensure_ascii=True)
     shown = text if len(text) <= LONGEST_INPUT else f"{text[:LONGEST_INPUT]}… ({len(text):,} characters)"
-    answers = Table(expand=True, show_edge=False)
-    answers.add_column("the contract", ratio=1)
-    answers.add_column("the implementation", ratio=1)
-    answers.add_row(show_answer(finding.expected), show_answer(finding.actual))
     lines: list[Any] = [
         Text(item.sentence),
         Text(finding.complaint, style="bold"),
         Text(f"contract section {item.section} · stream {finding.stream} · seen after {finding.after} examples"),
         Text(f"\nsmallest input: {type(finding.request).__name__}"),
         Text(shown),
-        answers,
+        show_answers(finding.expected, finding.actual),
     ]
     if replay_file is not None:
         lines.append(Text(f"\nrollproof replay {replay_file}", style="cyan"))
