@@ -23,6 +23,7 @@ from rollproof.spec.constants import (
     MEDIA_DIGEST_SCHEME,
     MEDIA_SPANS,
     MEDIA_TENSOR_SHA256,
+    ROUTE_ENCODING_NONE,
 )
 from rollproof.spec.digest import sized, text, u64
 from rollproof.spec.extras import committed_extras
@@ -114,8 +115,9 @@ class PrefixRow:
 
     extras_metadata_json: bytes
     extras_digest: str
-    routes: RouteFragment | None = None
-    """The routes that the row staged, which the commitment covers; their ``extras_metadata_json`` is the row's."""
+    routes: Tensor | None = None
+    """``[T, L, K]``, where the row staged routes: the commitment covers them too."""
+    routed_experts_encoding: int = ROUTE_ENCODING_NONE
 
 
 def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
@@ -126,7 +128,7 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
     ``RETAINED_MEDIA_CHANGED``, for other spans, missing ones included, then for other tensors.
     """
     try:
-        extras = committed_extras(row.routes, row.extras_metadata_json, row.extras_digest)
+        extras = committed_extras(fragment_of(row), row.extras_metadata_json, row.extras_digest)
     except ValueError as error:
         raise Rejected(Code.MEDIA_CAPTURE_REJECTED, str(error)) from None
     if MEDIA_SPANS not in extras and MEDIA_TENSOR_SHA256 not in extras:
@@ -145,6 +147,13 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
     if found != retained:
         raise Rejected(Code.RETAINED_MEDIA_CHANGED, f"tensors digest to {found}, retained was {retained}")
     return fresh
+
+
+def fragment_of(row: PrefixRow) -> RouteFragment | None:
+    """The routes that a prefix row staged."""
+    if row.routes is None:
+        return None
+    return RouteFragment(row.routes, row.routed_experts_encoding, row.extras_metadata_json)
 
 
 def has_media(media: CallMedia) -> bool:
