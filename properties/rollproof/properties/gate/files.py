@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from attrs import frozen
 from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
-from rollproof.properties.strategies.codec import dump, load
 
 from rollproof.properties.gate.results import Finding, Report
+from rollproof.properties.strategies.codec import dump, load
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.invariants import BY_ID
 from rollproof.spec.requests import Accepted, Answer, Crashed, Refused, Request
