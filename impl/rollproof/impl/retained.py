@@ -103,7 +103,8 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _little_endian(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous tensor in the host's memory: a view, where the host's own order is the digest's."""
-    raw = tensor.reshape(-1).view(torch.uint8).numpy()
+    # Not reshape: a dimension of one element may have any stride and still count as contiguous.
+    raw = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
     if sys.byteorder == "big":
         unit = tensor.element_size() // (2 if tensor.is_complex() else 1)
         raw = raw.reshape(-1, unit)[:, ::-1]

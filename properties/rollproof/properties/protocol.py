@@ -17,6 +17,8 @@ from rollproof.spec.outcomes import Dims, GroupOutcome
 from rollproof.spec.plane import Staging
 from rollproof.spec.records import (
     CallRecord,
+    Completion,
+    Cut,
     GroupRequest,
     LinearizedRow,
     ReassemblerConfig,
@@ -24,13 +26,17 @@ from rollproof.spec.records import (
     RouteAssemblyPlan,
     StagedCall,
     TerminalSelection,
+    TrainedRow,
 )
 from rollproof.spec.requests import (
     Answer,
     Area,
     CallDigest,
     ChainDigest,
+    ChainMedia,
+    CheckCompletion,
     ClassifySpan,
+    CutGeneration,
     DecodePlan,
     DecodeRoutes,
     EncodePlan,
@@ -43,14 +49,22 @@ from rollproof.spec.requests import (
     GroupStep,
     Linearize,
     LinearizeGrowth,
+    MediaDigest,
     ParseReceipt,
     PrefixDigest,
     ReplayGroup,
     Request,
+    Restore,
+    Restored,
     RolloutAnswer,
+    SameMedia,
     SelectTerminal,
+    StagedMedia,
+    StageMedia,
 )
+from rollproof.spec.retained import PrefixRow
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.views import Entry
 
 
 class Refusal(Exception):
@@ -167,6 +181,45 @@ class Adapter:
         """A group's routes in direct mode, and as the policy replays them from deferred mode (section 6)."""
         raise NotImplementedError
 
+    # ── media, retained ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def chain_media(self, parts: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """The media of a chain in trainer layout, from the bundles of its calls (section 7)."""
+        raise NotImplementedError
+
+    def stage_media(self, bundle: Mapping[str, Tensor] | None, pixel_dtype: str) -> Mapping[str, Tensor]:
+        """The media columns of one staged call, but for the digest of its metadata (section 9)."""
+        raise NotImplementedError
+
+    def media_digest(self, tensors: tuple[Entry, ...] | None) -> str:
+        """``media-sha256-v1:<hex>`` (section 7)."""
+        raise NotImplementedError
+
+    def same_media(self, left: tuple[Entry, ...] | None, right: tuple[Entry, ...] | None) -> bool:
+        """Whether the implementation's digest, of whatever form, takes both for the same (section 7)."""
+        raise NotImplementedError
+
+    def cut_generation(
+        self, extras: Any, spans: Any, bundle: Mapping[str, Tensor] | None, pixel_dtype: str, cuts: int
+    ) -> tuple[StagedMedia, ...]:
+        """The rows of a call that is cut ``cuts`` times and then completes (section 7)."""
+        raise NotImplementedError
+
+    def restore(self, row: PrefixRow, spans: Any, tensors: tuple[Entry, ...] | None) -> Restored:
+        """A call taken up again from its first prefix row, with fresh media (section 7)."""
+        raise NotImplementedError
+
+    def check_completion(
+        self,
+        cuts: Sequence[Cut],
+        completions: Sequence[Completion],
+        rows: Sequence[TrainedRow],
+        live_keys: Sequence[str],
+        successor_keys: Sequence[str],
+    ) -> tuple[tuple[str, str], ...]:
+        """All violations as (code, subject), in order (section 7)."""
+        raise NotImplementedError
+
     # ── rollout, group ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def finalize_rollout(
@@ -200,6 +253,13 @@ METHODS: Final[dict[type, str]] = {
     EncodePlan: "encode_plan",
     ExecutePlan: "execute_plan",
     ReplayGroup: "replay_group",
+    ChainMedia: "chain_media",
+    StageMedia: "stage_media",
+    MediaDigest: "media_digest",
+    SameMedia: "same_media",
+    CutGeneration: "cut_generation",
+    Restore: "restore",
+    CheckCompletion: "check_completion",
 }
 """The method that answers each kind of request. All but ``LinearizeGrowth`` pass the request's fields, in order."""
 

@@ -26,7 +26,7 @@ def to_torch(value: Tensor) -> torch.Tensor:
 def from_torch(value: torch.Tensor) -> Tensor:
     """The dtype name, shape and bytes of a strided torch tensor on any device."""
     plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    data = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
     return Tensor(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
 
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from attrs import evolve
 
-from rollproof.impl import assembly, digest, envelope, lineage, plan, records, terminal
+from rollproof.impl import assembly, completion, digest, envelope, lineage, plan, records, retained, terminal
+from rollproof.impl.bundles import chain_media, read_bundle, staged_tensors
 from rollproof.impl.policy import RoutePlanExecutor
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step
+from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step, spec_media
+from rollproof.properties.held import named_tensors
 from rollproof.properties.protocol import Refusal
 from rollproof.properties.tensors import batch_rows, from_torch, to_torch
 from rollproof.spec.assembly import RouteFragment
-from rollproof.spec.constants import ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.constants import MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.plane import Staging
 from rollproof.spec.records import (
     CallRecord,
+    Completion,
+    Cut,
     GroupRequest,
     LinearizedRow,
     ReassemblerConfig,
@@ -26,11 +31,14 @@ from rollproof.spec.records import (
     RouteAssemblyPlan,
     StagedCall,
     TerminalSelection,
+    TrainedRow,
 )
 from rollproof.spec.rejections import Rejected
-from rollproof.spec.requests import Area, GroupReplay, GroupStep
+from rollproof.spec.requests import Area, GroupReplay, GroupStep, Restored, StagedMedia
+from rollproof.spec.retained import PrefixRow
 from rollproof.spec.routes import ReplayedRow
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.views import Entry
 
 T = TypeVar("T")
 
@@ -39,9 +47,7 @@ class Ours(ReassemblerAdapter):
     """``rollproof.impl``, all areas."""
 
     name: ClassVar[str] = "impl"
-    areas: ClassVar[frozenset[Area]] = frozenset(
-        {Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE, Area.ROLLOUT, Area.GROUP, Area.ROUTES}
-    )
+    areas: ClassVar[frozenset[Area]] = frozenset(Area)
     reassembler = RolloutReassembler
 
     def prefix_digest(self, token_ids: tuple[int, ...]) -> str:
@@ -142,6 +148,66 @@ class Ours(ReassemblerAdapter):
             direct=tuple(row.columns[ROUTED_EXPERTS] for row in direct.rows or ()),
             deferred=tuple(ReplayedRow(from_torch(routes), failure) for routes, failure in replayed),
         )
+
+    def chain_media(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Section 7."""
+        fields = spec_media(answered(chain_media, [as_torch(part) for part in parts]))
+        assert fields is not None
+        return fields
+
+    def stage_media(self, bundle: Mapping[str, Tensor] | None, pixel_dtype: str) -> dict[str, Tensor]:
+        """Section 9."""
+        dtype = getattr(torch, pixel_dtype)
+        read = None if bundle is None else answered(read_bundle, as_torch(bundle))
+        return {name: from_torch(column) for name, column in answered(staged_tensors, read, dtype).items()}
+
+    def media_digest(self, tensors: tuple[Entry, ...] | None) -> str:
+        """Section 7."""
+        return answered(retained.media_digest, named_tensors(tensors))
+
+    def same_media(self, left: tuple[Entry, ...] | None, right: tuple[Entry, ...] | None) -> bool:
+        """Section 7."""
+        return self.media_digest(left) == self.media_digest(right)
+
+    def cut_generation(
+        self, extras: Any, spans: Any, bundle: Mapping[str, Tensor] | None, pixel_dtype: str, cuts: int
+    ) -> tuple[StagedMedia, ...]:
+        """Section 7."""
+        media = None if bundle is None else retained.CallMedia(spans, as_torch(bundle))
+        prefix = StagedMedia(answered(retained.cut_extras, extras, media), self.stage_media(None, pixel_dtype))
+        whole = extras if media is None else {**(extras or {}), MEDIA_SPANS: spans}
+        return (*(prefix for _ in range(cuts)), StagedMedia(whole, self.stage_media(bundle, pixel_dtype)))
+
+    def restore(self, row: PrefixRow, spans: Any, tensors: tuple[Entry, ...] | None) -> Restored:
+        """Section 7."""
+        routes = None if row.routes is None else to_torch(row.routes)
+        staged = retained.PrefixRow(row.extras_metadata_json, row.extras_digest, routes, row.routed_experts_encoding)
+        fresh = named_tensors(tensors)
+        restored = answered(retained.restore, staged, retained.CallMedia(spans, fresh))
+        if restored is None:
+            return Restored(with_media=False)
+        found = restored.tensors
+        if found is None or fresh is None:
+            return Restored(with_media=True, fresh=found is fresh)
+        same = found.keys() == fresh.keys() and all(found[name] is fresh[name] for name in fresh)
+        return Restored(with_media=True, fresh=same)
+
+    def check_completion(
+        self,
+        cuts: Sequence[Cut],
+        completions: Sequence[Completion],
+        rows: Sequence[TrainedRow],
+        live_keys: Sequence[str],
+        successor_keys: Sequence[str],
+    ) -> tuple[tuple[str, str], ...]:
+        """Section 7."""
+        found = completion.check_completion(cuts, completions, rows, live_keys, successor_keys)
+        return tuple((violation.code.code, violation.subject) for violation in found)
+
+
+def as_torch(bundle: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors of a bundle."""
+    return {name: to_torch(value) for name, value in bundle.items()}
 
 
 def answered(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
