@@ -6,7 +6,7 @@ from typing import Final
 
 from rollproof.spec.invariant import Invariant
 from rollproof.spec.requests import Area
-from rollproof.spec.rules import group, lineage, records, rollout, routes
+from rollproof.spec.rules import group, lineage, media, records, retained, rollout, routes
 
 CATALOGUE: Final[tuple[Invariant, ...]] = (
     *records.INVARIANTS,
@@ -14,6 +14,8 @@ CATALOGUE: Final[tuple[Invariant, ...]] = (
     *rollout.INVARIANTS,
     *group.INVARIANTS,
     *routes.INVARIANTS,
+    *media.INVARIANTS,
+    *retained.INVARIANTS,
 )
 """Every invariant. Within an area the narrow ones come first, and "agrees in every field" last."""
 

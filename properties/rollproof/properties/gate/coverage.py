@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from rollproof.spec.outcomes import GroupOutcome
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.requests import Accepted, Answer, Area, Refused, RolloutAnswer
 from rollproof.spec.rules.rollout import same_reason
@@ -20,6 +21,8 @@ STAGES: Final[dict[Area, frozenset[Stage]]] = {
     Area.LINEAGE: frozenset({Stage.REBUILD}),
     Area.ROLLOUT: frozenset({Stage.RECEIPT, Stage.ROLLOUT, Stage.REWARD}),
     Area.ROUTES: frozenset({Stage.CODEC, Stage.ASSEMBLY, Stage.ROUTES}),
+    Area.MEDIA: frozenset({Stage.MEDIA, Stage.GROUP}),
+    Area.RETAINED: frozenset({Stage.RETAINED, Stage.COMPLETION}),
 }
 """The stages whose codes an area's answers can name."""
 
@@ -42,9 +45,20 @@ def reason_of(answer: Answer) -> str | None:
     """The rejection reason in an answer, or None where nothing was rejected."""
     if isinstance(answer, Refused):
         return answer.reason
-    if isinstance(answer, Accepted) and isinstance(answer.value, RolloutAnswer) and answer.value.rollout is not None:
-        return answer.value.rollout.rejection_reason
-    return None
+    value = answer.value if isinstance(answer, Accepted) else None
+    if isinstance(value, RolloutAnswer) and value.rollout is not None:
+        return value.rollout.rejection_reason
+    first = value[0] if isinstance(value, tuple) and value else None
+    if isinstance(first, GroupOutcome):
+        return group_reason(first)
+    return first[0] if isinstance(first, tuple) else None
+
+
+def group_reason(outcome: GroupOutcome) -> str | None:
+    """The code with which a group rejected a rollout that was valid by itself: its metrics say so."""
+    metrics = {} if outcome.group is None else outcome.group.metrics
+    codes = (code.code for code in Code if code.stage is Stage.GROUP)
+    return next((code for code in codes if f"finalize/capture_failure_reason_{code}_count" in metrics), None)
 
 
 def driven_code(expected: Answer, among: Iterable[str]) -> str | None:

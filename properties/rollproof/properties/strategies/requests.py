@@ -40,6 +40,8 @@ CHAPTERS: Final = (
     "strategies.rollouts",
     "strategies.groups",
     "strategies.route_requests",
+    "strategies.media_requests",
+    "strategies.retained",
     "captured",
 )
 """Modules that have a function ``streams``, in the order in which their streams run."""

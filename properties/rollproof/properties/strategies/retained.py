@@ -1,0 +1,239 @@
+"""Requests of the area retained: digests, cuts and restores, completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from attrs import evolve
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from rollproof.properties.strategies.completions import COMPLETION_EDITS, completions
+from rollproof.properties.strategies.media import MediaKind, draw_kind, draw_sizes, expand, make_bundle
+from rollproof.properties.strategies.media_breaks import SPAN_EDITS
+from rollproof.properties.strategies.named_tensors import (
+    HARD_PAIRS,
+    PAIR_EDITS,
+    Entries,
+    different,
+    digests,
+    equal,
+    relaid,
+    valueless,
+)
+from rollproof.properties.strategies.requests import Stream
+from rollproof.properties.strategies.routes import fragments, route_payload
+from rollproof.properties.strategies.values import EXTRAS, Bytes, draw_bytes
+from rollproof.spec.constants import BUNDLE_PIXELS, MEDIA_SPANS, MEDIA_TENSOR_SHA256, ROUTED_EXPERTS
+from rollproof.spec.digest import extras_digest
+from rollproof.spec.rejections import Code
+from rollproof.spec.requests import Area, CutGeneration, Request, Restore
+from rollproof.spec.retained import CallMedia, PrefixRow, cut_extras, media_digest
+from rollproof.spec.routes import staged_routes
+from rollproof.spec.spans import item_value
+from rollproof.spec.staged import metadata_json
+from rollproof.spec.tensor import Tensor
+from rollproof.spec.views import VALUELESS, Entry
+
+# ── cuts and restores ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw_media(decide: Bytes, kind: MediaKind) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Spans and bundle of one call."""
+    items = [draw_sizes(decide, kind) for _ in range(1 + decide.below(3))]
+    made = expand(kind, items, range(1, 13), decide.below(8), 18, decide)
+    return [item_value(item) for item in made.items], make_bundle(kind, items, decide)
+
+
+@st.composite
+def cuts(draw: DrawFn) -> CutGeneration:
+    """Calls with and without media, cut up to three times; now and then with spans or pixels that cannot be."""
+    decide = draw_bytes(draw, 96)
+    kind = draw_kind(decide)
+    spans, bundle = draw_media(decide, kind)
+    extras = decide.choose(EXTRAS)
+    request = CutGeneration(extras, spans, bundle, kind.pixel_dtype, decide.below(4))
+    if decide.chance(48):
+        return evolve(request, spans=[], bundle=None)
+    if decide.chance(48):
+        decide.choose(SPAN_EDITS)(decide, spans)
+    if decide.chance(24):
+        request = evolve(request, pixel_dtype="float32" if kind.pixel_dtype != "float32" else "float16")
+    return request
+
+
+def prefix_row(extras: Any) -> PrefixRow:
+    """The row that a cut stages, with its commitment."""
+    return PrefixRow(metadata_json(extras), extras_digest(extras))
+
+
+def entries_of(decide: Bytes, bundle: dict[str, Tensor]) -> Entries:
+    """A bundle as an engine hands it over: in any order, held in any way."""
+    return relaid(decide, tuple(Entry(name, tensor) for name, tensor in bundle.items()))
+
+
+RestoreEdit = Callable[[Bytes, Restore], Restore]
+
+
+def of_extras(request: Restore, extras: Any) -> Restore:
+    """The request with another prefix row, committed to."""
+    return evolve(request, row=prefix_row(extras))
+
+
+def extras_of(request: Restore) -> dict[str, Any]:
+    """The extras of the request's row, media and all."""
+    digest = media_digest({entry.name: entry.tensor for entry in request.tensors or ()})
+    return {MEDIA_SPANS: request.spans, MEDIA_TENSOR_SHA256: digest}
+
+
+def broken_commitment(decide: Bytes, request: Restore) -> Restore:
+    """The row's extras are not what was committed to, or no extras at all."""
+    data = request.row.extras_metadata_json
+    forged = (
+        data[:-1] + b',"x":0}',
+        data[:-1],
+        b"",
+        b"null",
+        b"[]",
+        b"\xff",
+        data[:-1] + b',"y":1,"y":1}',
+        b" " + data[:-1],
+    )
+    if decide.chance(64):
+        return evolve(request, row=evolve(request.row, extras_digest="0" * 64))
+    return evolve(request, row=evolve(request.row, extras_metadata_json=decide.choose(forged)))
+
+
+def lost_field(decide: Bytes, request: Restore) -> Restore:
+    """One of spans and digest is missing."""
+    extras = extras_of(request)
+    del extras[decide.choose((MEDIA_SPANS, MEDIA_TENSOR_SHA256))]
+    return of_extras(request, extras)
+
+
+def odd_digest(decide: Bytes, request: Restore) -> Restore:
+    """A digest of another form."""
+    extras = extras_of(request)
+    plain = extras[MEDIA_TENSOR_SHA256].partition(":")[2]
+    odd: tuple[Any, ...] = (
+        plain, f"media-sha256-v2:{plain}", f"media-sha256-v1:{plain.upper()}", f"media-sha256-v1:{plain[:16]}",
+        f"media-sha256-v1:{plain}\n", "media-sha256-v1:", "", None, 0, [plain],
+    )  # fmt: skip
+    return of_extras(request, {**extras, MEDIA_TENSOR_SHA256: decide.choose(odd)})
+
+
+def odd_spans(decide: Bytes, request: Restore) -> Restore:
+    """Spans in the row that are none."""
+    return of_extras(request, {**extras_of(request), MEDIA_SPANS: decide.choose((None, {}, "x", 0, [0], [{}]))})
+
+
+def unhashable(decide: Bytes, request: Restore) -> Restore:
+    """A fresh tensor that has no digest; perhaps with other spans, which is found later."""
+    entries = list(request.tensors or ())
+    at = decide.below(len(entries))
+    entries[at] = evolve(entries[at], held=decide.choose(tuple(sorted(VALUELESS))))
+    return evolve(request, tensors=tuple(entries), spans=request.spans if decide.chance(128) else [])
+
+
+def unknown_media(decide: Bytes, request: Restore) -> Restore:
+    """The row knows of no media, the request has some."""
+    request = of_extras(request, decide.choose(EXTRAS))
+    part = decide.below(3)
+    return evolve(request, spans=[] if part == 1 else request.spans, tensors=None if part == 2 else request.tensors)
+
+
+def other_spans(decide: Bytes, request: Restore) -> Restore:
+    """The request was expanded otherwise, or a span is missing, or one is malformed."""
+    spans: list[dict[str, Any]] = [
+        {name: [list(pair) for pair in value] if type(value) is list else value for name, value in item.items()}
+        for item in request.spans
+    ]
+    if decide.chance(48):
+        spans.clear()
+    elif decide.chance(48):
+        offset = spans[-1]["placeholder_offset"] + 2**20
+        spans.append({**spans[-1], "placeholder_offset": offset, "embedding_spans": [[offset, 1]]})
+    else:
+        decide.choose(SPAN_EDITS)(decide, spans)
+    return evolve(request, spans=spans)
+
+
+def other_tensors(decide: Bytes, request: Restore) -> Restore:
+    """The request's pixels, sizes or names differ in one thing, or there are none."""
+    entries = list(request.tensors or ())
+    if decide.chance(48):
+        return evolve(request, tensors=decide.choose((None, ())))
+    edited = decide.choose(PAIR_EDITS)(decide, entries)
+    return evolve(request, tensors=tuple(edited) if edited is not None else tuple(entries[:-1]))
+
+
+RETAINED_EDITS: Final[dict[Code, tuple[RestoreEdit, ...]]] = {
+    Code.MEDIA_CAPTURE_REJECTED: (broken_commitment, lost_field, odd_digest, odd_spans, unhashable, unknown_media),
+    Code.RETAINED_MEDIA_CHANGED: (other_spans, other_tensors),
+}
+
+
+@st.composite
+def restores(draw: DrawFn, code: Code | None = None) -> Restore:
+    """A call taken up again with the same media; with ``code``, one that is refused with it."""
+    decide = draw_bytes(draw, 96)
+    kind = draw_kind(decide)
+    spans, bundle = draw_media(decide, kind)
+    extras = cut_extras(decide.choose(EXTRAS), CallMedia(spans, bundle))
+    request = Restore(prefix_row(extras), spans, entries_of(decide, bundle))
+    if code is None:
+        return draw(odd_restores(request, extras)) if decide.chance(96) else request
+    edit = decide.choose(RETAINED_EDITS[code])
+    request = edit(decide, request)
+    two_faults = code is Code.MEDIA_CAPTURE_REJECTED and edit not in (unhashable, unknown_media) and decide.chance(64)
+    return other_tensors(decide, request) if two_faults else request
+
+
+@st.composite
+def odd_restores(draw: DrawFn, request: Restore, extras: Any) -> Restore:
+    """Restores that succeed and look unusual: with routes on the row, without media, without items."""
+    decide = draw_bytes(draw)
+    kind = decide.below(4)
+    if kind == 0:
+        fragment = draw(fragments(3, (1, 2)))
+        whole = {**extras, ROUTED_EXPERTS: route_payload(fragment)}
+        encoding, column = staged_routes(whole, 3)
+        assert column is not None
+        routes = Tensor(column.dtype, column.shape[1:], column.data)
+        return evolve(request, row=PrefixRow(metadata_json(whole), extras_digest(whole), routes, encoding))
+    if kind == 1:
+        return Restore(prefix_row(decide.choose(EXTRAS)), [], decide.choose((None, ())))
+    if kind == 2:
+        return Restore(prefix_row(cut_extras(None, CallMedia([], None))), [], None)
+    pixels = tuple(entry for entry in request.tensors or () if entry.name == BUNDLE_PIXELS)
+    held = {entry.name: entry.tensor for entry in pixels}
+    return Restore(prefix_row(cut_extras(None, CallMedia([], held))), [], pixels)
+
+
+# ── streams ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def streams(area: Area) -> Iterator[Stream]:
+    """Requests of the area retained."""
+    if area is not Area.RETAINED:
+        return
+
+    def stream(name: str, strategy: SearchStrategy[Any], weight: float = 1.0, codes: tuple[str, ...] = ()) -> Stream:
+        requests: SearchStrategy[Request] = strategy
+        return Stream(name, area, requests, weight, codes)
+
+    rejected, changed_media = Code.MEDIA_CAPTURE_REJECTED, Code.RETAINED_MEDIA_CHANGED
+    for name, pair in HARD_PAIRS.items():
+        yield stream(f"hard pair: {name}", st.just(pair), 0.0)
+    yield stream("digests", digests(), 2.0)
+    yield stream("valueless", valueless(), 1.0, (rejected.code,))
+    yield stream("equal pairs", equal(), 2.0)
+    yield stream("different pairs", different(), 3.0)
+    yield stream("cuts", cuts())
+    yield stream("restores", restores(), 2.0)
+    yield stream(f"break:restore:{rejected.code}", restores(rejected), 2.0, (rejected.code,))
+    yield stream(f"break:restore:{changed_media.code}", restores(changed_media), 2.0, (changed_media.code,))
+    yield stream("completions", completions(), 2.0)
+    for code in COMPLETION_EDITS:
+        yield stream(f"break:completion:{code.code}", completions(code), 1.0, (code.code,))
