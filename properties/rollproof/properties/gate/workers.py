@@ -87,7 +87,7 @@ def run_task(task: Task, advance: Advance) -> Report:
 
 def run_apart(tasks: Sequence[Task], planned: Sequence[int], jobs: int, advance: Advance) -> list[Report]:
     """The longest tasks first, each in one of ``jobs`` worker processes."""
-    context = multiprocessing.get_context("spawn")
+    context = worker_context()
     with (
         context.Manager() as manager,
         ProcessPoolExecutor(min(jobs, len(tasks)), context) as pool,
@@ -97,6 +97,15 @@ def run_apart(tasks: Sequence[Task], planned: Sequence[int], jobs: int, advance:
         futures = {index: pool.submit(work, tasks[index], progress) for index in order}
         follow(list(futures.values()), progress, advance)
         return [futures[index].result() for index in range(len(tasks))]
+
+
+def worker_context() -> Any:
+    """Processes that inherit what is slow to import, where the platform can: they start from a clean server."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "rollproof.properties.adapters.ours", "rollproof.properties.captured"])
+    return context
 
 
 def work(task: Task, progress: Any) -> Report:
