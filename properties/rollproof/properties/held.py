@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -67,7 +68,13 @@ def negated(tensor: torch.Tensor) -> torch.Tensor:
 
 def quantized(scale: float) -> Callable[[torch.Tensor], torch.Tensor]:
     """The tensor's bytes as steps of a scale."""
-    return lambda tensor: torch._make_per_tensor_quantized_tensor(raw(tensor).clone(), scale, 0)
+
+    def hold_quantized(tensor: torch.Tensor) -> torch.Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch._make_per_tensor_quantized_tensor(raw(tensor).clone(), scale, 0)
+
+    return hold_quantized
 
 
 def sparse(_: torch.Tensor) -> torch.Tensor:

@@ -264,6 +264,14 @@ def mismatched(decide: Bytes, history: History) -> History:
     return committed(history, decide.choose(CALL_EDITS)(decide, call))
 
 
+@st.composite
+def disagreeing(draw: DrawFn, edit: CallEdit) -> FinalizeRollout:
+    """A rollout whose last call with media went through one of ``CALL_EDITS``."""
+    history = draw(illustrated())
+    call = illustrated_chain(history)[-1]
+    return committed(history, edit(draw_bytes(draw), call)).finalize(MEDIA)
+
+
 # ── columns that are no bundle ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -20,10 +20,12 @@ from rollproof.properties.strategies.media import (
     media_histories,
 )
 from rollproof.properties.strategies.media_breaks import (
+    CALL_EDITS,
     COLUMN_EDITS,
     MEDIA,
     ROLLOUT_CODES,
     broken_media,
+    disagreeing,
     illustrated_chain,
     mismatched,
     other_kind,
@@ -292,17 +294,20 @@ def streams(area: Area) -> Iterator[Stream]:
     yield stream("broken chains", damaged_chains(), 2.0)
     yield stream("wrapping sums", wrapping_chains(), 0.0, (Code.INVALID_MEDIA_COLUMNS.code,))
     yield stream("staged", staged())
-    yield stream("rollouts", media_histories().map(lambda history: history.finalize(MEDIA)), 2.0)
-    yield stream("text rollouts", spelled(), 0.5)
-    yield stream("rejected earlier", rejected_earlier())
-    yield stream("outages", outages(), 0.5)
-    yield stream("unverifiable extras", unverifiable())
+    yield stream("rollouts", media_histories().map(lambda history: history.finalize(MEDIA)))
+    yield stream("text rollouts", spelled(), 0.25)
+    yield stream("rejected earlier", rejected_earlier(), 0.5)
+    yield stream("outages", outages(), 0.25)
+    yield stream("unverifiable extras", unverifiable(), 0.5)
     for name, config in (("direct", DIRECT), ("deferred", DEFERRED), ("unreplayed", MEDIA)):
-        yield stream(f"{name} routes", routed(config), 0.5)
-        yield stream(f"{name} routes, broken", routed(config, broken=True), 0.5)
+        yield stream(f"{name} routes", routed(config), 0.25)
+        yield stream(f"{name} routes, broken", routed(config, broken=True), 0.25)
     for code in ROLLOUT_CODES:
-        weight = 3.0 if code is Code.MEDIA_PLACEHOLDER_MISMATCH else 1.0
-        yield stream(f"break:media:{code.code}", broken_media(code), weight, (code.code,))
-    yield stream("groups", groups(), 2.0)
+        yield stream(f"break:media:{code.code}", broken_media(code), codes=(code.code,))
+    for edit in CALL_EDITS:
+        code = Code.MEDIA_PLACEHOLDER_MISMATCH
+        yield stream(f"break:media:{code.code}:{edit.__name__}", disagreeing(edit), codes=(code.code,))
+    yield stream("placeholders", broken_media(Code.MEDIA_PLACEHOLDER_MISMATCH), 0.75)
+    yield stream("groups", groups(), 0.5)
     code = Code.MEDIA_GROUP_INCOMPATIBLE
-    yield stream(f"break:media:{code.code}", unlike_group(), 1.0, (code.code,))
+    yield stream(f"break:media:{code.code}", unlike_group(), codes=(code.code,))

@@ -98,6 +98,13 @@ def valueless(draw: DrawFn) -> MediaDigest:
     return MediaDigest((*entries, odd) if decide.chance(128) else (odd, *entries))
 
 
+@st.composite
+def valueless_pairs(draw: DrawFn) -> SameMedia:
+    """A set of tensors of which one has no digest, against itself or against another set."""
+    odd = draw(valueless()).tensors
+    return SameMedia(odd, odd if draw(st.booleans()) else draw_entries(draw_bytes(draw, 64)))
+
+
 # ── pairs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PairEdit = Callable[[Bytes, list[Entry]], list[Entry] | None]
@@ -200,7 +207,7 @@ def bfloat16(*values: int) -> Tensor:
 
 NAN: Final = Tensor("float32", (1,), b"\x01\x00\xc0\x7f")
 COMPLEX: Final = Tensor("complex64", (1,), Tensor.of("float32", [1.0, 2.0]).data)
-SCALAR: Final = Tensor.of("uint8", [7], ())
+SCALAR: Final = Tensor.of("float32", [7.0], ())
 
 HARD_PAIRS: Final[dict[str, SameMedia]] = {
     "framing": SameMedia(
@@ -222,7 +229,10 @@ HARD_PAIRS: Final[dict[str, SameMedia]] = {
     ),
     "NaN pixels": SameMedia(one(NAN), one(NAN)),
     "three of two bytes": SameMedia(one(bfloat16(0, 0, 0)), one(bfloat16(0, 0, 1))),
-    "dimensions": SameMedia(one(SCALAR), one(BYTE)),
+    "one strided element": SameMedia(one(Tensor.of("int16", [7]), Held.STRIDED), one(Tensor.of("int16", [7]))),
+    "dimensions": SameMedia(one(Tensor.of("uint8", [7], ())), one(BYTE)),
+    "dtype without a name": SameMedia(one(BYTE, Held.OTHER_DTYPE), one(BYTE, Held.OTHER_DTYPE)),
+    "null entry": SameMedia(one(BYTE, Held.NULL), ()),
     "frame counts": SameMedia(one(Tensor.of("int32", [8])), one(Tensor.of("int32", [16]))),
 }
 """Pairs that hashers have got wrong."""

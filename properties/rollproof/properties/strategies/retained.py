@@ -21,6 +21,7 @@ from rollproof.properties.strategies.named_tensors import (
     equal,
     relaid,
     valueless,
+    valueless_pairs,
 )
 from rollproof.properties.strategies.requests import Stream
 from rollproof.properties.strategies.routes import fragments, route_payload
@@ -228,6 +229,7 @@ def streams(area: Area) -> Iterator[Stream]:
         yield stream(f"hard pair: {name}", st.just(pair), 0.0)
     yield stream("digests", digests(), 2.0)
     yield stream("valueless", valueless(), 1.0, (rejected.code,))
+    yield stream("valueless pairs", valueless_pairs(), 1.0, (rejected.code,))
     yield stream("equal pairs", equal(), 2.0)
     yield stream("different pairs", different(), 3.0)
     yield stream("cuts", cuts())
