@@ -16,9 +16,10 @@ from rollproof.spec.requests import CheckCompletion
 
 
 def draw_row(decide: Bytes, rollout_id: str) -> TrainedRow:
-    """A row of one to three calls. Ids are few, so that they repeat."""
+    """A row of one to three calls, the first of two generated tokens at least. Ids are few, so that they repeat."""
     links = tuple(
-        LinkSpan(f"{rollout_id}-c{index}", decide.below(3), 1 + decide.below(5)) for index in range(1 + decide.below(3))
+        LinkSpan(f"{rollout_id}-c{index}", decide.below(3), 1 + (index == 0) + decide.below(4))
+        for index in range(1 + decide.below(3))
     )
     count = sum(link.carry_len + link.generation_len for link in links)
     return TrainedRow(rollout_id, links, tuple(decide.below(4) for _ in range(count)))
@@ -142,8 +143,7 @@ def other_prefix(decide: Bytes, log: CheckCompletion) -> CheckCompletion:
         ids = [2**40]
         row = next(row for row in log.rows if row.rollout_id == cut.rollout_id)
         tokens = generated(row, [link.model_call_id for link in row.link_spans].index(entry.new_call_id))
-        if len(tokens) > 1:
-            log = with_entry(log, evolve(entry, prefix_len=1, tail_len=len(tokens) - 1))
+        log = with_entry(log, evolve(entry, prefix_len=1, tail_len=len(tokens) - 1))
     elif len(ids) > 1 and decide.chance(128):
         shifted = [ids[0], *ids[:-1]]
         ids = shifted if shifted != ids else [ids[0] + 1, *ids[1:]]

@@ -1,0 +1,320 @@
+"""Section 7 in the spec: the retained-media digest byte by byte, cuts, restores and completion."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from attrs import evolve
+from hypothesis import HealthCheck, given, settings
+
+from rollproof.properties.strategies.completions import COMPLETION_EDITS, completions
+from rollproof.properties.strategies.named_tensors import HARD_PAIRS, different, digests, equal, valueless
+from rollproof.properties.strategies.retained import RETAINED_EDITS, cuts, restores
+from rollproof.spec.completion import check_completion
+from rollproof.spec.constants import MEDIA_SPANS, MEDIA_TENSOR_SHA256
+from rollproof.spec.digest import extras_digest
+from rollproof.spec.oracle import answer
+from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow, Violation
+from rollproof.spec.rejections import Code, Rejected, Stage
+from rollproof.spec.requests import Accepted, Refused
+from rollproof.spec.retained import (
+    CallMedia,
+    PrefixRow,
+    cut_extras,
+    is_media_digest,
+    media_digest,
+    restore,
+    restored_weight_version,
+)
+from rollproof.spec.spans import placeholder_digest
+from rollproof.spec.staged import metadata_json
+from rollproof.spec.tensor import ITEM_SIZES, Tensor
+from rollproof.spec.views import VALUELESS, Entry, Held, named_values
+
+HYPOTHESIS = settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+PIXELS = Tensor.of("float32", [0.5, -0.0, float("nan")], (1, 1, 3))
+SIZES = Tensor.of("int32", [1, 1], (1, 2))
+SPANS = [
+    {
+        "modality": "image",
+        "placeholder_offset": 3,
+        "placeholder_length": 1,
+        "placeholder_digest": placeholder_digest([18]),
+        "token_id": 18,
+        "embedding_spans": [[3, 1]],
+        "imgs_sizes": [[1, 1]],
+    }
+]
+MEDIA = CallMedia(SPANS, {"imgs": PIXELS, "imgs_sizes": SIZES})
+
+
+def refusal(function, *arguments):
+    with pytest.raises(Rejected) as caught:
+        function(*arguments)
+    return caught.value.code
+
+
+def row_of(extras):
+    return PrefixRow(metadata_json(extras), extras_digest(extras))
+
+
+# ── the digest ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_digest_is_what_the_contract_writes_down():
+    def written(payload):
+        return f"media-sha256-v1:{hashlib.sha256(b'rollproof-media-sha256-v1' + payload).hexdigest()}"
+
+    def u64(*values):
+        return b"".join(value.to_bytes(8, "big") for value in values)
+
+    assert media_digest(None) == written(b"\x00")
+    assert media_digest({}) == written(b"\x01" + u64(0))
+    imgs = u64(4) + b"imgs" + u64(7) + b"float32" + u64(3, 1, 1, 3, 12) + PIXELS.data
+    sizes = u64(10) + b"imgs_sizes" + u64(5) + b"int32" + u64(2, 1, 2, 8) + SIZES.data
+    assert media_digest({"imgs_sizes": SIZES, "imgs": PIXELS}) == written(b"\x01" + u64(2) + imgs + sizes)
+    scalar = u64(2) + "é".encode() + u64(4) + b"bool" + u64(0, 1) + b"\x01"
+    assert media_digest({"é": Tensor.of("bool", [True], ())}) == written(b"\x01" + u64(1) + scalar)
+
+
+def test_names_are_sorted_by_their_bytes():
+    one = Tensor.of("uint8", [1])
+    names = ["\uffff", "\U00010000", "a", "", "é"]
+    assert media_digest(dict.fromkeys(names, one)) == media_digest(dict.fromkeys(sorted(names), one))
+
+
+def test_every_named_dtype_has_a_digest_of_its_own():
+    digests_found = {media_digest({"a": Tensor(dtype, (0,), b"")}) for dtype in ITEM_SIZES}
+    assert len(digests_found) == len(ITEM_SIZES)
+    assert all(map(is_media_digest, digests_found))
+
+
+@HYPOTHESIS
+@given(digests())
+def test_digests_have_one_form(request):
+    value = answer(request).value
+    assert is_media_digest(value)
+    assert not is_media_digest(value.upper())
+    assert not is_media_digest(value + "\n")
+    assert not is_media_digest(value.encode())
+
+
+@HYPOTHESIS
+@given(equal())
+def test_how_a_tensor_is_held_does_not_matter(request):
+    assert answer(request) == Accepted(True)
+
+
+@HYPOTHESIS
+@given(different())
+def test_tensors_that_differ_hash_apart(request):
+    assert named_values(request.left) != named_values(request.right)
+    assert answer(request) == Accepted(False)
+
+
+@pytest.mark.parametrize("name", HARD_PAIRS)
+def test_pairs_that_hashers_got_wrong(name):
+    expected = {
+        **dict.fromkeys(
+            ("0-dimensional", "conjugated", "negated", "NaN pixels", "one strided element"), Accepted(True)
+        ),
+        **dict.fromkeys(("quantization", "name that is no text", "dtype without a name", "null entry"), Refused),
+    }.get(name, Accepted(False))
+    found = answer(HARD_PAIRS[name])
+    assert found == expected or (expected is Refused and found.code == "media_capture_rejected")
+
+
+@HYPOTHESIS
+@given(valueless())
+def test_what_has_no_bytes_is_refused(request):
+    assert answer(request).code == "media_capture_rejected"
+
+
+@pytest.mark.parametrize("held", sorted(VALUELESS))
+def test_the_kind_stands_in_for_a_value(held):
+    entry = Entry("a", Tensor.of("uint8", [1]), held)
+    assert named_values((entry,)) == {"a": held}
+    assert refusal(media_digest, {"a": held}) is Code.MEDIA_CAPTURE_REJECTED
+    assert named_values((evolve(entry, held=Held.STRIDED),)) == {"a": entry.tensor}
+
+
+@pytest.mark.parametrize("name", [1, b"a", None, "\ud800", ("a",)])
+def test_names_are_texts(name):
+    assert refusal(media_digest, {name: PIXELS}) is Code.MEDIA_CAPTURE_REJECTED
+
+
+# ── cut and restore ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_prefix_row_holds_spans_and_digest_and_no_pixels():
+    extras = cut_extras({"finish_reason": None}, MEDIA)
+    assert extras == {
+        "finish_reason": None,
+        MEDIA_SPANS: SPANS,
+        MEDIA_TENSOR_SHA256: media_digest(MEDIA.tensors),
+    }
+    assert cut_extras(None, None) is None
+    assert cut_extras({"a": 1}, None) == {"a": 1}
+    assert refusal(cut_extras, None, CallMedia([{}], None)) is Code.MEDIA_CAPTURE_REJECTED
+    assert refusal(cut_extras, None, CallMedia([], {"a": None})) is Code.MEDIA_CAPTURE_REJECTED
+
+
+@HYPOTHESIS
+@given(cuts())
+def test_pixels_are_staged_once(request):
+    found = answer(request)
+    if isinstance(found, Accepted):
+        present = [row.columns["media_present"].values() == (True,) for row in found.value]
+        assert present == [False] * request.cuts + [request.bundle is not None]
+        assert len({row.columns["media_imgs"].dtype for row in found.value}) == 1
+
+
+def test_a_restore_returns_the_fresh_tensors():
+    row = row_of(cut_extras({"a": 1}, MEDIA))
+    fresh = CallMedia(json.loads(json.dumps(SPANS)), {name: evolve(value) for name, value in MEDIA.tensors.items()})
+    assert restore(row, fresh) is fresh
+    assert restore(row_of(None), CallMedia()) is None
+    assert restore(row_of({"a": 1}), CallMedia([], {})) is None
+
+
+CUT = cut_extras(None, MEDIA)
+DIGEST = CUT[MEDIA_TENSOR_SHA256]
+
+
+@pytest.mark.parametrize(
+    ("row", "fresh", "code"),
+    [
+        (PrefixRow(b"{}", extras_digest(CUT)), MEDIA, "media_capture_rejected"),
+        (PrefixRow(b'{"a":1,"a":1}', extras_digest({"a": 1})), CallMedia(), "media_capture_rejected"),
+        (PrefixRow(b"[", extras_digest(None)), CallMedia(), "media_capture_rejected"),
+        (row_of(None), MEDIA, "media_capture_rejected"),
+        (row_of(None), CallMedia(SPANS, None), "media_capture_rejected"),
+        (row_of(None), CallMedia([], {"a": PIXELS}), "media_capture_rejected"),
+        (row_of({MEDIA_SPANS: SPANS}), MEDIA, "media_capture_rejected"),
+        (row_of({MEDIA_TENSOR_SHA256: DIGEST}), MEDIA, "media_capture_rejected"),
+        (row_of({**CUT, MEDIA_SPANS: None}), MEDIA, "media_capture_rejected"),
+        (row_of({**CUT, MEDIA_TENSOR_SHA256: DIGEST[-64:]}), MEDIA, "media_capture_rejected"),
+        (row_of({**CUT, MEDIA_TENSOR_SHA256: None}), MEDIA, "media_capture_rejected"),
+        # A fresh tensor that cannot be hashed comes before other spans, and other spans before other tensors.
+        (row_of(CUT), CallMedia([], {"imgs": None}), "media_capture_rejected"),
+        (row_of(CUT), CallMedia([], {}), "retained_media_changed"),
+        (row_of(CUT), CallMedia(SPANS * 2, MEDIA.tensors), "retained_media_changed"),
+        (row_of(CUT), CallMedia([{**SPANS[0], "token_id": True}], MEDIA.tensors), "retained_media_changed"),
+        (row_of(CUT), CallMedia(None, MEDIA.tensors), "retained_media_changed"),
+        (row_of(CUT), CallMedia(SPANS, None), "retained_media_changed"),
+        (row_of(CUT), CallMedia(SPANS, {"imgs": PIXELS}), "retained_media_changed"),
+    ],
+)
+def test_restores_fail_in_order(row, fresh, code):
+    assert refusal(restore, row, fresh).code == code
+
+
+@HYPOTHESIS
+@given(restores())
+def test_what_the_cut_saw_is_restored(request):
+    assert isinstance(answer(request), Accepted)
+    assert answer(request).value.fresh
+
+
+@pytest.mark.parametrize("code", RETAINED_EDITS)
+def test_what_it_did_not_see_is_not(code):
+    @HYPOTHESIS
+    @given(restores(code))
+    def check(request):
+        assert answer(request).code == code.code
+
+    check()
+
+
+def test_null_and_no_tensors_are_two_things_once_there_is_a_digest():
+    row = row_of(cut_extras(None, CallMedia([], None)))
+    assert restore(row, CallMedia([], None)) == CallMedia([], None)
+    assert refusal(restore, row, CallMedia([], {})) is Code.RETAINED_MEDIA_CHANGED
+
+
+def test_a_restored_call_is_as_old_as_its_prefix():
+    assert restored_weight_version([4, 3, 5]) == 3
+
+
+# ── completion ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ROW = TrainedRow("g", (LinkSpan("c0", 2, 3), LinkSpan("c1", 1, 4)), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+KEPT = Cut("s", "g", (7, 8), ("g/s/0", "g/s/1"))
+DONE = Completion("s", "c1", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("cut", "entries", "live", "successors", "expected"),
+    [
+        (KEPT, [DONE], (), (), []),
+        (KEPT, [], (), (), [("completion_count", "s")]),
+        (KEPT, [DONE, DONE], (), (), [("completion_count", "s")]),
+        (KEPT, [DONE, evolve(DONE, source_call_id="x")], (), (), [("completion_count", "x")]),
+        (KEPT, [evolve(DONE, tail_len=3)], (), (), [("token_count", "s")]),
+        (KEPT, [evolve(DONE, prefix_len=1, tail_len=3)], (), (), [("token_count", "s")]),
+        (KEPT, [evolve(DONE, new_call_id="c0", tail_len=1)], (), (), [("prefix_tokens", "s")]),
+        (evolve(KEPT, prefix_token_ids=(7, 7)), [DONE], (), (), [("prefix_tokens", "s")]),
+        (
+            evolve(KEPT, prefix_token_ids=(7, 8, 9, 10)),
+            [evolve(DONE, prefix_len=4, tail_len=0)],
+            (),
+            (),
+            [("empty_tail", "s")],
+        ),
+        (KEPT, [DONE], ("g/s/1", "g/c1"), (), [("retired_key_live", "g/s/1")]),
+        (KEPT, [DONE], ("g/s/1",), ("g/s/1",), []),
+        # A rejected rollout or a dead branch needs only to complete once.
+        (KEPT, [evolve(DONE, new_call_id="dead", tail_len=0)], (), (), []),
+        (evolve(KEPT, rollout_id="rejected"), [evolve(DONE, tail_len=9)], (), (), []),
+        (
+            evolve(KEPT, prefix_token_ids=(1, 1, 1, 1, 1)),
+            [evolve(DONE, tail_len=0), evolve(DONE, tail_len=1)],
+            ("g/s/0",),
+            (),
+            [
+                ("completion_count", "s"),
+                ("empty_tail", "s"),
+                ("token_count", "s"),
+                ("prefix_tokens", "s"),
+                ("token_count", "s"),
+                ("prefix_tokens", "s"),
+                ("retired_key_live", "g/s/0"),
+            ],
+        ),
+    ],
+)
+def test_every_violation_is_reported(cut, entries, live, successors, expected):
+    found = check_completion([cut], entries, [ROW], live, successors)
+    assert [(violation.code.code, violation.subject) for violation in found] == expected
+    assert all(isinstance(violation, Violation) for violation in found)
+
+
+def test_the_logs_own_sum_proves_nothing():
+    # The row lost a token of the call: prefix and tail still add up to what the log says.
+    lossy = TrainedRow("g", (LinkSpan("c0", 2, 3), LinkSpan("c1", 1, 3)), ROW.token_ids[:9])
+    (violation,) = check_completion([KEPT], [DONE], [lossy], (), ())
+    assert violation.code is Code.TOKEN_COUNT
+
+
+@pytest.mark.parametrize("code", COMPLETION_EDITS)
+def test_breaks_give_their_violation_first(code):
+    @HYPOTHESIS
+    @given(completions(code))
+    def check(request):
+        assert answer(request).value[0][0] == code.code
+
+    check()
+
+
+def test_all_codes_are_driven():
+    driven = {*RETAINED_EDITS, *COMPLETION_EDITS}
+    assert driven == {code for code in Code if code.stage in (Stage.RETAINED, Stage.COMPLETION)}
+    assert not [code for code in driven if code.value.shadowed_by]
