@@ -62,7 +62,7 @@ def main() -> Iterable[Table]:
     for images in IMAGES:
         fresh = bundle(images)
         staged, digest = copied(fresh), media_digest(fresh)
-        plain = [memoryview(tensor.view(torch.uint8).reshape(-1).numpy()) for tensor in fresh.values()]
+        plain = [tensor.view(torch.uint8).reshape(-1).numpy().data for tensor in fresh.values()]
         size = sum(len(part) for part in plain)
 
         contestants: dict[str, Callable[[], object]] = {
