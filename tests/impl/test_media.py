@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from attrs import asdict
@@ -19,7 +20,7 @@ from rollproof.impl.outcomes import FinalizedRollout, RolloutOutcome
 from rollproof.impl.packed import PackedTensor
 from rollproof.impl.patches import image_bundle, video_bundle
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.impl.spans import read_items
+from rollproof.impl.spans import check_items, read_items
 from rollproof.impl.staging import StagingSink, staged_row
 from rollproof.properties.adapters.ours import Ours
 from rollproof.properties.asking import ask
@@ -41,7 +42,7 @@ from rollproof.spec.constants import MEDIA_FIELDS, MEDIA_TENSOR_COLUMNS
 from rollproof.spec.invariant import difference
 from rollproof.spec.oracle import answer
 from rollproof.spec.rejections import Rejected
-from rollproof.spec.spans import parse_items
+from rollproof.spec.spans import parse_items, placeholder_digest
 
 HYPOTHESIS = settings(
     max_examples=40,
@@ -105,6 +106,89 @@ def test_spans_are_read_as_the_spec_reads_them(data):
             return None
 
     assert outcome(read_items) == outcome(parse_items)
+
+
+ITEM = {
+    "modality": "image",
+    "placeholder_offset": 1,
+    "placeholder_length": 4,
+    "placeholder_digest": placeholder_digest([7, 18, 18, 8]),
+    "token_id": 18,
+    "embedding_spans": [[2, 2]],
+    "imgs_sizes": [[1, 2]],
+}
+
+
+@pytest.mark.parametrize(
+    ("spans", "right"),
+    [
+        ([ITEM], True),
+        ([], True),
+        (None, False),
+        ([None], False),
+        ([{**ITEM, "more": 1}], False),
+        ([{**ITEM, "modality": ["image"]}], False),
+        ([{**ITEM, "placeholder_offset": True}], False),
+        ([{**ITEM, "placeholder_length": 0}], False),
+        ([{**ITEM, "placeholder_digest": "A" * 64}], False),
+        ([{**ITEM, "token_id": 2**63}], False),
+        ([{**ITEM, "embedding_spans": []}], False),
+        ([{**ITEM, "embedding_spans": [[2, 0]]}], False),
+        ([{**ITEM, "embedding_spans": [[2, 1], [3, 1]]}], False),
+        ([{**ITEM, "embedding_spans": [[1, 1], [3, 1]]}], True),
+        ([{**ITEM, "embedding_spans": [[0, 1]]}], False),
+        ([{**ITEM, "embedding_spans": [[4, 2]]}], False),
+        ([{**ITEM, "embedding_spans": [[2, 2, 2]]}], False),
+        ([{**ITEM, "imgs_sizes": [[0, 1]]}], False),
+        ([{**ITEM, "imgs_sizes": [[1, 2**31]]}], False),
+        ([{**ITEM, "imgs_sizes": [[1, 2], [1, 2]]}], False),
+        ([{**ITEM, "imgs_sizes": [[1, 2], [1, 2]], "modality": "video"}], True),
+        ([ITEM, {**ITEM, "placeholder_offset": 5, "embedding_spans": [[5, 1]]}], True),
+        ([ITEM, {**ITEM, "placeholder_offset": 4, "embedding_spans": [[5, 1]]}], False),
+        ([ITEM, {**ITEM, "placeholder_offset": 5, "embedding_spans": [[5, 1]], "modality": "video"}], False),
+    ],
+)
+def test_items_are_judged_alike(spans, right):
+    for read in (read_items, parse_items):
+        if right:
+            assert len(read(spans)) == len(spans)
+        else:
+            with pytest.raises(ValueError, match=r".+"):
+                read(spans)
+
+
+@pytest.mark.parametrize(
+    ("carry", "start", "bundle"),
+    [
+        ([7, 18, 18, 8], 2, STILLS),
+        ([5, 7, 18, 8, 8], 0, STILLS),
+        ([5, 7, 18, 18, 8, 18], 0, STILLS),
+        ([5, 7, 18, 18, 8], 0, None),
+        ([5, 7, 18, 18, 8], 0, STILLS),
+        ([5, 7, 18, 18, 8], 0, CLIPS),
+    ],
+)
+def test_items_that_disagree_with_their_call(carry, start, bundle):
+    read = None if bundle is None else read_bundle(bundle)
+    with pytest.raises(ValueError, match=r".+"):
+        check_items(read_items([ITEM]), np.array(carry), start, read)
+
+
+def test_embeddings_are_compared_even_where_the_hash_agrees():
+    item = {**ITEM, "placeholder_digest": placeholder_digest([7, 18, 19, 8])}
+    with pytest.raises(ValueError, match="throughout"):
+        check_items(read_items([item]), np.array([5, 7, 18, 19, 8]), 0, None)
+
+
+def test_videos_are_compared_frame_by_frame():
+    def video(at, *sizes):
+        return {**ITEM, "modality": "video", "imgs_sizes": [list(size) for size in sizes], "placeholder_offset": at,
+                "embedding_spans": [[at + 1, 2]]}  # fmt: skip
+
+    carry = np.array([5, 7, 18, 18, 8, 7, 18, 18, 8])
+    check_items(read_items([video(1, (2, 2), (2, 2)), video(5, (2, 4))]), carry, 0, read_bundle(CLIPS))
+    with pytest.raises(ValueError, match="frames"):
+        check_items(read_items([video(1, (2, 2)), video(5, (2, 2), (2, 4))]), carry, 0, read_bundle(CLIPS))
 
 
 # ── bundles ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -35,8 +35,11 @@ from rollproof.properties.strategies.media_breaks import (
 from rollproof.properties.strategies.media_requests import DEFERRED, DIMS, DIRECT, unverifiable
 from rollproof.properties.strategies.routed_histories import with_routes
 from rollproof.properties.strategies.values import Bytes
+from rollproof.spec.assembly import RouteFragment
 from rollproof.spec.bundles import check_bundle, column_of, join, narrowed, read_media, staged_media, trainer_layout
 from rollproof.spec.constants import MEDIA_FIELDS, MEDIA_SPANS, MEDIA_TENSOR_COLUMNS
+from rollproof.spec.digest import extras_digest
+from rollproof.spec.extras import committed_extras
 from rollproof.spec.group import finalize_group
 from rollproof.spec.media import fit_into_group, group_fields, rollout_media, row_columns, row_shape_tags
 from rollproof.spec.oracle import answer
@@ -319,6 +322,22 @@ def test_items_against_bundles():
     ]:
         with pytest.raises(ValueError, match="expected"):
             check_media(wrong, bundle)
+
+
+def test_extras_are_believed_only_as_they_were_committed_to():
+    data, commitment = b'{"a":1}', extras_digest({"a": 1})
+    assert committed_extras(None, data, commitment) == {"a": 1}
+    assert committed_extras(None, b"null", extras_digest(None)) == {}
+    unrouted = RouteFragment(zeros("int16", (1, 1, 1)), 0, data)
+    assert committed_extras(unrouted, data, commitment) == {"a": 1}
+    for fragment, wrong in [
+        (None, b'{"a":2}'),
+        (None, b'{"a":1,"a":1}'),
+        (RouteFragment(zeros("float32", (1, 1, 1)), 1, data), data),
+        (RouteFragment(zeros("int16", (1, 1, 1)), 1, data), data),
+    ]:
+        with pytest.raises(ValueError, match=r".+"):
+            committed_extras(fragment, wrong, commitment)
 
 
 # ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
