@@ -25,7 +25,7 @@ PROFILES: Final = {
     profile.name: profile
     for profile in (
         Profile("quick", per_stream=25, per_code=5),
-        Profile("ci", per_stream=100, per_code=25),
+        Profile("ci", per_stream=75, per_code=25),
         Profile("deep", per_stream=4000, per_code=250),
     )
 }
