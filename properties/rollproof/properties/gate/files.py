@@ -10,6 +10,7 @@ from typing import Any, Final
 from attrs import frozen
 from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
+from rollproof.properties.errors import InputError
 from rollproof.properties.gate.results import Finding, Report
 from rollproof.properties.strategies.codec import dump, load
 from rollproof.spec.invariant import Invariant
@@ -29,7 +30,7 @@ class Replay:
     request: Request
 
 
-class ReplayError(ValueError):
+class ReplayError(InputError):
     """A replay file that cannot be read; the message names file and problem."""
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollproof.properties.adapters.reference import Reference
+from rollproof.properties.errors import InputError
 from rollproof.spec.requests import Area
 
 ENTRY_POINTS: Final = "rollproof.implementations"
 MUTANT_PREFIX: Final = "mutant:"
 
 
-class AdapterError(Exception):
+class AdapterError(InputError):
     """An implementation cannot be loaded or used; the message says what to do."""
 
 
