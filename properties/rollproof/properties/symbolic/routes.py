@@ -1,44 +1,17 @@
-"""Integer rules of router replay (section 6), of the spec and of the implementation.
-
-Each function states as its postconditions what must hold for every input in its precondition.
-"""
+"""Router replay (section 6): span classification, and the length arithmetic of envelopes."""
 
 from __future__ import annotations
 
-from rollproof.impl import plan as impl_plan
+from rollproof.properties.symbolic.rule import rule
 from rollproof.spec.envelope import base64_length
 from rollproof.spec.plan import SpanMode, classify_span, sentinel_and_used
 
-
-def used_rows_lie_inside(carry_len: int, generation_len: int, staged_route_len: int) -> tuple[int, int, int]:
-    """What a fragment contributes never reaches past the fragment, and fills exactly the span.
-
-    pre: 0 <= carry_len < 2**63
-    pre: 0 <= generation_len < 2**63
-    pre: 0 <= staged_route_len < 2**63
-    post: 0 <= _[0] and 0 <= _[1] and 0 <= _[2]
-    post: _[1] + _[2] <= staged_route_len
-    post: _[0] + _[2] == carry_len + generation_len
-    """
-    return sentinel_and_used(carry_len, generation_len, staged_route_len)
+LENGTHS = "lengths below 2**63"
 
 
-def full_covers_all(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
-    """A full span has a route for each of its tokens; a tail has at least one for each generated token.
-
-    pre: 0 <= carry_len < 2**63
-    pre: 0 <= generation_len < 2**63
-    pre: 0 <= staged_route_len < 2**63
-    post: _
-    """
-    mode = classify_span(carry_len, generation_len, staged_route_len)
-    if mode is SpanMode.FULL:
-        return staged_route_len == carry_len + generation_len
-    return mode is SpanMode.SENTINEL or staged_route_len >= generation_len > 0
-
-
-def tail_leaves_carry_sentinel(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
-    """The leading sentinel tokens of a tail are its carry, and of a sentinel span all of it.
+@rule("6", ("ROUTE-4", "ROUTE-7"), LENGTHS, (3, 2, 4))
+def used_rows_lie_inside_the_fragment(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
+    """What a span takes of its fragment never reaches past the fragment's ends.
 
     pre: 0 <= carry_len < 2**63
     pre: 0 <= generation_len < 2**63
@@ -46,13 +19,63 @@ def tail_leaves_carry_sentinel(carry_len: int, generation_len: int, staged_route
     post: _
     """
     leading, first, used = sentinel_and_used(carry_len, generation_len, staged_route_len)
-    mode = classify_span(carry_len, generation_len, staged_route_len)
-    if mode is SpanMode.TAIL:
-        return leading == carry_len and first + used == staged_route_len
-    return (leading == 0) if mode is SpanMode.FULL else (used == 0)
+    return min(leading, first, used) >= 0 and first + used <= staged_route_len
 
 
-def tail_never_occurs_in_a_rollout(carry_len: int, generation_len: int, with_routes: bool) -> bool:
+@rule("6", ("ROUTE-4", "ROUTE-7"), LENGTHS, (3, 2, 4))
+def a_span_is_filled_exactly(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
+    """Leading sentinels and fragment rows add up to the call's tokens.
+
+    pre: 0 <= carry_len < 2**63
+    pre: 0 <= generation_len < 2**63
+    pre: 0 <= staged_route_len < 2**63
+    post: _
+    """
+    leading, _, used = sentinel_and_used(carry_len, generation_len, staged_route_len)
+    return leading + used == carry_len + generation_len
+
+
+@rule("6", "ROUTE-4", LENGTHS, (3, 2, 5))
+def full_covers_every_token(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
+    """A span is full iff its fragment has a route for each of its tokens, and there is one.
+
+    pre: 0 <= carry_len < 2**63
+    pre: 0 <= generation_len < 2**63
+    pre: 0 <= staged_route_len < 2**63
+    post: _
+    """
+    is_full = classify_span(carry_len, generation_len, staged_route_len) is SpanMode.FULL
+    return is_full == (staged_route_len == carry_len + generation_len > 0)
+
+
+@rule("6", ("ROUTE-4", "ROUTE-7"), LENGTHS, (3, 2, 4))
+def a_tail_leaves_its_carry_sentinel(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
+    """A tail fills the generated tokens from the fragment's last rows, and leaves exactly the carry sentinel.
+
+    pre: 0 <= carry_len < 2**63
+    pre: 0 < generation_len < 2**63
+    pre: generation_len <= staged_route_len < 2**63
+    pre: staged_route_len != carry_len + generation_len
+    post: _
+    """
+    leading, first, used = sentinel_and_used(carry_len, generation_len, staged_route_len)
+    return (leading, used) == (carry_len, generation_len) and first + used == staged_route_len
+
+
+@rule("6", ("ROUTE-4", "ROUTE-7"), LENGTHS, (3, 2, 1))
+def a_short_fragment_contributes_nothing(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
+    """With fewer staged routes than generated tokens the whole span is sentinel: nothing is spread or repeated.
+
+    pre: 0 <= carry_len < 2**63
+    pre: 0 < generation_len < 2**63
+    pre: 0 <= staged_route_len < generation_len
+    post: _
+    """
+    return sentinel_and_used(carry_len, generation_len, staged_route_len) == (carry_len + generation_len, 0, 0)
+
+
+@rule("6", "ROUTE-17", "lengths below 2**62", (3, 2, True))
+def a_tail_never_occurs_in_a_rollout(carry_len: int, generation_len: int, with_routes: bool) -> bool:
     """In a rollout the staged length is 0 or the call's own, so that a span is full or sentinel.
 
     pre: 0 <= carry_len < 2**62
@@ -64,24 +87,23 @@ def tail_never_occurs_in_a_rollout(carry_len: int, generation_len: int, with_rou
     return mode is (SpanMode.FULL if with_routes else SpanMode.SENTINEL)
 
 
-def implementations_agree(carry_len: int, generation_len: int, staged_route_len: int) -> bool:
-    """The implementation's classification is the spec's.
-
-    pre: 0 <= carry_len < 2**63
-    pre: 0 <= generation_len < 2**63
-    pre: 0 <= staged_route_len < 2**63
-    post: _
-    """
-    found = impl_plan.classify(carry_len, generation_len, staged_route_len)
-    return found == classify_span(carry_len, generation_len, staged_route_len).value
-
-
-def base64_fits(byte_count: int) -> int:
-    """Base64 is as long as its bytes need, and no two byte counts that differ by three share a length.
+@rule("6", "ROUTE-2", "byte counts below 2**63", (7,))
+def base64_has_room_for_its_bytes(byte_count: int) -> bool:
+    """Base64 is whole groups of four characters, as many as its bytes need and no more.
 
     pre: 0 <= byte_count < 2**63
-    post: _ % 4 == 0
-    post: _ * 3 >= byte_count * 4
-    post: _ * 3 < byte_count * 4 + 12
+    post: _
     """
-    return base64_length(byte_count)
+    length = base64_length(byte_count)
+    return length % 4 == 0 and byte_count * 4 <= length * 3 < byte_count * 4 + 12
+
+
+@rule("6", "ROUTE-2", "byte counts below 2**63", (7, 10))
+def base64_tells_sizes_apart(byte_count: int, other: int) -> bool:
+    """Three bytes more are always longer in base64: an envelope of another shape has another length.
+
+    pre: 0 <= byte_count
+    pre: byte_count + 3 <= other < 2**63
+    post: _
+    """
+    return base64_length(byte_count) < base64_length(other)

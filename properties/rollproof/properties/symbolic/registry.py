@@ -1,0 +1,18 @@
+"""All symbolic rules, chapter by chapter: what ``rollproof prove``, the docs and the tests read."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Final
+
+from rollproof.properties.symbolic import routes
+from rollproof.properties.symbolic.rule import Rule
+
+
+def rules_of(module: ModuleType) -> tuple[Rule, ...]:
+    """The rules that a module declares, in its order."""
+    return tuple(value for value in vars(module).values() if isinstance(value, Rule))
+
+
+RULES: Final[tuple[Rule, ...]] = (*rules_of(routes),)
+"""Every rule."""
