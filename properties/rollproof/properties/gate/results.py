@@ -44,6 +44,16 @@ class CodeTally:
 
     driven: int = 0
     right: int = 0
+    excused: int = 0
+    """Wrong answers that are instances of a declared deviation."""
+
+
+@define
+class StreamTally:
+    """How many requests of one stream were answered, and in how many seconds, shrinking included."""
+
+    requests: int = 0
+    seconds: float = 0.0
 
 
 @define
@@ -58,6 +68,7 @@ class Report:
     """Declared deviations: id to sentence."""
     invariants: dict[str, InvariantTally] = field(factory=dict)
     codes: dict[tuple[Area, str], CodeTally] = field(factory=dict)
+    streams: dict[tuple[Area, str], StreamTally] = field(factory=dict)
     deviations: dict[str, Finding] = field(factory=dict)
     deviation_counts: dict[str, int] = field(factory=dict)
     requests: int = 0
@@ -69,6 +80,7 @@ class Report:
         self.declared |= other.declared
         self.invariants |= other.invariants
         self.codes |= other.codes
+        self.streams |= other.streams
         for name, finding in other.deviations.items():
             self.deviations.setdefault(name, finding)
         for name, count in other.deviation_counts.items():

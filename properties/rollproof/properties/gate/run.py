@@ -20,7 +20,7 @@ from hypothesis.strategies import SearchStrategy
 from rollproof.properties.asking import ask
 from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
 from rollproof.properties.gate.profiles import Profile
-from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
+from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report, StreamTally
 from rollproof.properties.protocol import offers
 from rollproof.properties.strategies.recipes import realize_request
 from rollproof.properties.strategies.requests import Stream, request_streams
@@ -83,7 +83,11 @@ class Check:
         """Run every stream of the areas."""
         started = time.monotonic()
         for stream in streams_for(self.areas, self.implementation):
+            tally = self.report.streams[stream.area, stream.name] = StreamTally()
+            before, begun = self.report.requests, time.monotonic()
             self._run_stream(stream)
+            tally.requests = self.report.requests - before
+            tally.seconds = time.monotonic() - begun
         self.report.seconds = time.monotonic() - started
         return self.report
 
@@ -103,7 +107,7 @@ class Check:
                 return
             expected, actual = both_answers(self.implementation, request)
             realized = realize_request(request)
-            self._count_code(stream.area, expected, actual, codes)
+            self._count_code(stream.area, request, expected, actual, codes)
             for item in invariants:
                 if not item.covers(request):
                     continue
@@ -135,12 +139,19 @@ class Check:
             else:
                 self.report.deviations[finding.deviation] = smallest
 
-    def _count_code(self, area: Area, expected: Any, actual: Any, codes: set[str]) -> None:
+    def _count_code(self, area: Area, request: Request, expected: Any, actual: Any, codes: set[str]) -> None:
         code = driven_code(expected, codes)
         if code is not None:
             tally = self.report.codes[area, code]
             tally.driven += 1
-            tally.right += answered_rightly(expected, actual)
+            if answered_rightly(expected, actual):
+                tally.right += 1
+            elif self._deviation(request, expected, actual) is not None:
+                tally.excused += 1
+
+    def _deviation(self, request: Request, expected: Any, actual: Any) -> str | None:
+        declared = self.implementation.deviations
+        return next((known.id for known in declared if known.applies(request, expected, actual)), None)
 
     def _finding(
         self,
@@ -158,9 +169,7 @@ class Check:
             complaint = f"the answer is not of the contract's types ({type(error).__name__}: {error})"
         if complaint is None:
             return None
-        known = next(
-            (known.id for known in self.implementation.deviations if known.applies(request, expected, actual)), None
-        )
+        known = self._deviation(request, expected, actual)
         return Finding(item.id, request, expected, actual, complaint, stream, after, known)
 
     def _shrink(self, stream: Stream, first: Finding, examples: int) -> Finding:

@@ -81,6 +81,7 @@ def run_here(tasks: Sequence[Task], advance: Advance) -> list[Report]:
 def run_task(task: Task, advance: Advance) -> Report:
     """One task; the report carries the name under which the implementation was asked for."""
     check = task.check()
+    check.report.implementation = task.implementation
     check.progress = lambda stream, count: advance(task.implementation, f"{task.area} · {stream}", count)
     return check.run()
 
