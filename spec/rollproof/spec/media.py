@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollproof.spec.assembly import RouteFragment
 from rollproof.spec.bundles import Bundle, join, read_media, trainer_layout
 from rollproof.spec.constants import MEDIA_FIELDS, MEDIA_SPANS, MEDIA_TENSOR_COLUMNS, PIXEL_VALUES, ROW_SHAPES_SUFFIX
 from rollproof.spec.extras import committed_extras
@@ -18,7 +17,7 @@ from rollproof.spec.outcomes import Dims, RolloutOutcome
 from rollproof.spec.plane import Effect, Get, Staging
 from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.routes import without_batch
+from rollproof.spec.routes import fragment_of
 from rollproof.spec.spans import MediaItem, check_media, check_tokens, parse_items
 from rollproof.spec.staged import StagedRow
 from rollproof.spec.tensor import Tensor
@@ -113,14 +112,6 @@ def checkable_items(config: ReassemblerConfig, staged: StagedRow) -> tuple[Media
         return parse_items(extras.get(MEDIA_SPANS, []))
     except ValueError as error:
         raise mismatch(staged.call.model_call_id, str(error)) from None
-
-
-def fragment_of(staged: StagedRow) -> RouteFragment | None:
-    """The routes of a call, which direct router replay reads together with its base columns."""
-    routes = without_batch(staged.routed_experts)
-    if routes is None:
-        return None
-    return RouteFragment(routes, staged.routed_experts_encoding, staged.extras_metadata_json)
 
 
 # ── one group ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -178,11 +178,8 @@ def assemble_directly(
     """
     if not has_routes(plan):
         return None, dims
-    fragments = {}
-    for staged in chain:
-        routes = without_batch(staged.routed_experts)
-        if routes is not None:
-            fragments[staged.key] = RouteFragment(routes, staged.routed_experts_encoding, staged.extras_metadata_json)
+    found = {staged.key: fragment_of(staged) for staged in chain}
+    fragments = {key: fragment for key, fragment in found.items() if fragment is not None}
     for span in plan.spans:
         if span_mode(span) is not SpanMode.SENTINEL and span.staging_key not in fragments:
             raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, span.staging_key))
@@ -198,6 +195,14 @@ def assemble_directly(
     except Rejected as rejected:
         raise assembly_failure(rejected) from None
     return routes, (routes.shape[1], routes.shape[2])
+
+
+def fragment_of(staged: StagedRow) -> RouteFragment | None:
+    """The routes of a call, as its staged row holds them; None where it holds none."""
+    routes = without_batch(staged.routed_experts)
+    if routes is None:
+        return None
+    return RouteFragment(routes, staged.routed_experts_encoding, staged.extras_metadata_json)
 
 
 def without_batch(column: Tensor | None) -> Tensor | None:
