@@ -19,7 +19,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from enum import StrEnum
 from types import UnionType
-from typing import Any, Final, Union, cast, get_args, get_origin
+from typing import Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
 from attrs import fields
 from cattrs import Converter
@@ -98,6 +98,8 @@ _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+Coder: TypeAlias = Callable[[Any], Any]
+
 _LEAVES: Final = (int, float, str, bool)
 """Types of fields that hold one value. A request may be wrong, so it can be a value of any type."""
 
@@ -109,30 +111,82 @@ def _is_leaf(kind: Any) -> bool:
     return kind is Any
 
 
-def _converter() -> Converter:
+def _items_by_type(converter: Converter) -> Callable[[Any], Coder]:
+    """Tuples become lists; cattrs leaves those of a fixed length as they are."""
+
+    def of_type(kind: Any) -> Coder:
+        first, *others = get_args(kind)
+        if others == [...]:
+            return lambda items: [converter.unstructure(item, first) for item in items]
+        kinds = (first, *others)
+        return lambda items: [converter.unstructure(item, one) for item, one in zip(items, kinds, strict=True)]
+
+    return of_type
+
+
+def _tuple_of(converter: Converter) -> Callable[[Any, Any], tuple[Any, ...]]:
+    def structure(items: Any, kind: Any) -> tuple[Any, ...]:
+        if type(items) is not list:
+            raise TypeError(f"got a {type(items).__name__}, expected a list")
+        first, *others = get_args(kind)
+        kinds = [first] * len(items) if others == [...] else [first, *others]
+        if len(kinds) != len(items):
+            raise ValueError(f"got {len(items)} items, expected {len(kinds)}")
+        return tuple(converter.structure(item, one) for item, one in zip(items, kinds, strict=True))
+
+    return structure
+
+
+def _tensor(value: Any, decode: Coder) -> Tensor:
+    if type(value) is not dict or value.keys() != {"dtype", "shape", "data"} or type(value["shape"]) is not list:
+        raise TypeError(f"got a {type(value).__name__}, expected an object with dtype, shape and data")
+    shape = tuple(decode(dimension) for dimension in value["shape"])
+    return Tensor(value["dtype"], shape, b64decode(value["data"], validate=True))
+
+
+def _is_tuple(kind: Any) -> bool:
+    origin: Any = get_origin(kind)
+    return origin is tuple
+
+
+def _is_float(kind: Any) -> bool:
+    """Whether a field is declared as a number that is no integer, null aside."""
+    return kind is float or (_is_leaf(kind) and float in get_args(kind))
+
+
+def make_converter(encode: Coder, decode: Coder, encode_float: Coder, decode_float: Coder) -> Converter:
+    """A converter between record classes and JSON that writes and reads the values in fields with these functions.
+
+    The latter two are for fields that are declared as float.
+    """
     converter = Converter(forbid_extra_keys=True)
-    converter.register_unstructure_hook_func(_is_leaf, encode_value)
-    converter.register_structure_hook_func(_is_leaf, lambda value, _: decode_value(value))
-    # cattrs takes the items of such a tuple as they are.
-    converter.register_structure_hook_func(
-        lambda kind: kind == tuple[Any, ...], lambda items, _: tuple(decode_value(item) for item in items)
-    )
+    converter.register_unstructure_hook_func(_is_leaf, encode)
+    converter.register_structure_hook_func(_is_leaf, lambda value, _: decode(value))
+    # cattrs would take a text for a list of its characters, and the items of a tuple of anything as they are.
+    converter.register_structure_hook_func(_is_tuple, _tuple_of(converter))
     for kind in _LEAVES:
-        converter.register_unstructure_hook(kind, encode_value)
-        converter.register_structure_hook(kind, lambda value, _: decode_value(value))
+        converter.register_unstructure_hook(kind, encode)
+        converter.register_structure_hook(kind, lambda value, _: decode(value))
+    converter.register_unstructure_hook_func(_is_float, encode_float)
+    converter.register_structure_hook_func(_is_float, lambda value, _: decode_float(value))
+    converter.register_unstructure_hook_factory(_is_tuple, _items_by_type(converter))
+    converter.register_unstructure_hook(bytes, lambda value: b64encode(value).decode())
+    converter.register_structure_hook(bytes, lambda value, _: b64decode(value, validate=True))
     converter.register_unstructure_hook(StrEnum, lambda member: member.value)
     converter.register_structure_hook(StrEnum, lambda value, kind: kind(value))
     converter.register_unstructure_hook(
         Tensor,
-        lambda tensor: {"dtype": tensor.dtype, "shape": list(tensor.shape), "data": b64encode(tensor.data).decode()},
+        lambda tensor: {
+            "dtype": tensor.dtype,
+            "shape": [encode(dimension) for dimension in tensor.shape],
+            "data": b64encode(tensor.data).decode(),
+        },
     )
-    converter.register_structure_hook(
-        Tensor, lambda value, _: Tensor(value["dtype"], tuple(value["shape"]), b64decode(value["data"], validate=True))
-    )
+    converter.register_structure_hook(Tensor, lambda value, _: _tensor(value, decode))
     return converter
 
 
-_CONVERTER: Final = _converter()
+_CONVERTER: Final = make_converter(encode_value, decode_value, encode_value, decode_value)
 
 
 def dump(request: Request) -> dict[str, Any]:
