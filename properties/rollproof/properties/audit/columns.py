@@ -1,0 +1,107 @@
+"""Batched tensors as a recorder writes them: a few bytes of description, and the data as it lies in memory.
+
+A column of a batch is written whole, never row by row: recording must cost little beside finalizing. It has one of
+three forms:
+
+    {"dtype": "int64", "shape": [], "data": …}                    dense: N rows of one shape
+    {"dtype": "int64", "shape": [], "lengths": [4, 3], "data": …}  jagged: row i has shape [lengths[i], *shape]
+    {"rows": [{"dtype": …, "shape": […], "data": …}, …]}           rows that fit into neither
+
+``data`` is base64, or ``{"tensor": name}`` in the group's shard.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from attrs import define, field
+from numpy.typing import NDArray
+
+from rollproof.impl import base64
+from rollproof.impl.columns import column_rows
+from rollproof.spec.tensor import ITEM_SIZES
+
+INLINE_BYTES: Final = 16 * 1024
+"""Larger tensors go into the group's shard by default: base64 and JSON cost several times what a plain write does."""
+
+NAMES: Final = {getattr(torch, name): name for name in ITEM_SIZES}
+"""The contract's names of torch's dtypes."""
+
+
+@define
+class Store:
+    """Where the data of one group's tensors goes. ``large`` ends up in the shard."""
+
+    inline_bytes: int = INLINE_BYTES
+    large: dict[str, NDArray[Any]] = field(factory=dict)
+
+    def keep(self, values: torch.Tensor) -> str | dict[str, str]:
+        """What stands for the data of a tensor in the line."""
+        array = plain_array(values)
+        if array.nbytes <= self.inline_bytes:
+            return base64.encode(array.tobytes()).decode("ascii")
+        name = f"t{len(self.large)}"
+        self.large[name] = array.copy()
+        return {"tensor": name}
+
+
+def plain_array(values: torch.Tensor) -> NDArray[Any]:
+    """The elements in row-major order, on the CPU; bytes where numpy has no such dtype."""
+    if values.device.type != "cpu" or values.requires_grad or values.is_conj() or values.is_neg():
+        values = values.detach().cpu().resolve_conj().resolve_neg()
+    try:
+        return np.ascontiguousarray(values.numpy())
+    except TypeError:
+        return values.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def describe_batch(fields: Any, store: Store) -> dict[str, Any]:
+    """A TensorDict of batch size ``[N]`` as JSON."""
+    columns = {}
+    for name in fields.keys():  # noqa: SIM118 - a TensorDict iterates over its batch
+        columns[name] = describe_column(fields.get(name), store)
+    return {"count": int(fields.batch_size[0]), "columns": columns}
+
+
+def describe_column(column: Any, store: Store) -> dict[str, Any]:
+    """One batched column as JSON; a column that holds no tensors is named by its type."""
+    if isinstance(column, torch.Tensor):
+        if not column.is_nested:
+            if column.layout is torch.strided and column.dtype in NAMES and column.dim() > 0:
+                return describe_rows(column, {}, store)
+        elif is_back_to_back(column):
+            return describe_jagged(column, store)
+    try:
+        rows = column_rows(column)
+    except ValueError:
+        return {"other": type(column).__name__}
+    if any(row.layout is not torch.strided or row.dtype not in NAMES or row.is_meta for row in rows):
+        return {"other": type(column).__name__}
+    return {"rows": [describe_tensor(row, store) for row in rows]}
+
+
+def describe_tensor(value: torch.Tensor, store: Store) -> dict[str, Any]:
+    """One tensor of a dtype that the contract names as JSON."""
+    return {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data": store.keep(value)}
+
+
+def describe_rows(values: torch.Tensor, lengths: dict[str, list[int]], store: Store) -> dict[str, Any]:
+    """Values whose first dimension is that of the batch, or of all rows back to back."""
+    return {"dtype": NAMES[values.dtype], "shape": list(values.shape[1:]), **lengths, "data": store.keep(values)}
+
+
+def is_back_to_back(column: Any) -> bool:
+    """Whether a nested tensor is a jagged one without holes, whose rows differ in their first dimension."""
+    return column.layout is torch.jagged and column._ragged_idx == 1 and column.lengths() is None
+
+
+def describe_jagged(column: Any, store: Store) -> dict[str, Any]:
+    """Rows of unequal length that lie back to back."""
+    values, offsets = column.values(), column.offsets().tolist()
+    lengths = [end - start for start, end in pairwise(offsets)]
+    if offsets[0] != 0 or offsets[-1] != len(values):
+        values = values[offsets[0] : offsets[-1]]
+    return describe_rows(values, {"lengths": lengths}, store)

@@ -1,0 +1,235 @@
+"""Whether a recorded group is what the contract requires: the spec's own outcome, compared by the catalogue.
+
+The verdict rests on the spec alone. It finalizes the recorded request over the recorded staging, and every invariant
+of the areas in use is asked about the two outcomes. Where one is falsified, rows, tags and cleared keys are compared
+one by one, so that the verdict names what is wrong and not only that something is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from rollproof.properties.audit.reading import Recorded
+from rollproof.properties.audit.stored import LineError
+from rollproof.spec.invariant import Invariant, difference
+from rollproof.spec.invariants import CATALOGUE
+from rollproof.spec.oracle import answer
+from rollproof.spec.outcomes import GroupOutcome
+from rollproof.spec.plane import Clear, PublishedRow, Put
+from rollproof.spec.records import ReassemblerConfig
+from rollproof.spec.requests import Accepted, Answer, Area, FinalizeGroups, Request
+from rollproof.spec.tensor import Tensor
+
+OF_WHOLE_GROUPS: Final = ("GROUP-17", "MEDIA-11")
+"""They compare metrics too, which are GROUP-13's alone here: an implementation that counts otherwise, or nothing at
+all, would otherwise hide every other difference that only these two see."""
+
+REPORTED: Final = ("finalize/", "advisory/")
+"""Metrics under other names are the implementation's own affair."""
+
+MOST_DIFFERENCES: Final = 20
+"""Of one group; a column that is wrong in all rows is wrong in all rows."""
+
+
+@frozen
+class Difference:
+    """One place where what was published is not what the contract requires. ``row`` is None for a clear."""
+
+    what: str
+    expected: str
+    found: str
+    row: int | None = None
+    sample_id: str | None = None
+    position: int | None = None
+    """The first differing element of a column."""
+
+
+@frozen
+class Verdict:
+    """What the audit says about one line."""
+
+    group_id: str
+    partition: str
+    broken: tuple[tuple[str, str], ...] = ()
+    """The falsified invariants: id and complaint, the narrow ones first."""
+    differences: tuple[Difference, ...] = ()
+    rows: int = 0
+    placeholders: int = 0
+    final: bool = False
+    """Whether rows were published that nothing may publish again."""
+    is_group: bool = True
+
+    @property
+    def held(self) -> bool:
+        """Whether no invariant was falsified."""
+        return not self.broken
+
+
+def judge(recorded: Recorded, skip: frozenset[str] = frozenset()) -> Verdict:
+    """The verdict on one line; ``skip`` holds ids of invariants that are not asked.
+
+    Raises ``LineError`` if the record holds what the spec has no answer to.
+    """
+    try:
+        return _judge(recorded, skip)
+    except Exception as error:
+        raise LineError(f"it cannot be judged ({type(error).__name__}: {error})") from error
+
+
+def _judge(recorded: Recorded, skip: frozenset[str]) -> Verdict:
+    broken: list[tuple[str, str]] = []
+    for single, found in recorded.rollouts:
+        broken += complaints(single, answer(single), found, areas(single.config, Area.ROLLOUT), skip)
+    if recorded.groups is None or recorded.outcome is None:
+        return Verdict(recorded.group_id, recorded.partition, tuple(broken), is_group=False)
+    request = recorded.groups
+    wanted, found = answer(request), without_own_metrics(recorded.outcome)
+    assert isinstance(wanted, Accepted)
+    outcome: GroupOutcome = wanted.value[0]
+    broken += complaints(request, wanted, found, areas(request.config, Area.GROUP), skip)
+    differences: tuple[Difference, ...] = ()
+    if broken and isinstance(found, Accepted):
+        differences = tuple(islice(differing(request, outcome, found.value[0]), MOST_DIFFERENCES))
+    return Verdict(
+        recorded.group_id,
+        recorded.partition,
+        tuple(broken),
+        differences,
+        rows=len(outcome.rows or ()),
+        placeholders=sum(not rollout.valid for rollout in outcome.rollouts) if outcome.rows else 0,
+        final=recorded.final,
+    )
+
+
+def areas(config: ReassemblerConfig, area: Area) -> tuple[Area, ...]:
+    """``area``, and those of what the run had switched on."""
+    routes = (Area.ROUTES,) if config.router_replay_enabled else ()
+    return (area, *routes, *((Area.MEDIA,) if config.capture_media else ()))
+
+
+def complaints(
+    request: Request, wanted: Answer, found: Answer, asked: tuple[Area, ...], skip: frozenset[str]
+) -> Iterator[tuple[str, str]]:
+    """The invariants that are falsified, with what is wrong."""
+    for item in CATALOGUE:
+        if item.area in asked and item.covers(request) and item.id not in skip:
+            complaint = complain(item, request, wanted, found)
+            if complaint is not None:
+                yield item.id, complaint
+
+
+def complain(item: Invariant, request: Request, wanted: Answer, found: Answer) -> str | None:
+    """What an invariant says. A check that an outcome of strange types brings down has found something."""
+    try:
+        if item.id in OF_WHOLE_GROUPS and isinstance(wanted, Accepted) and isinstance(found, Accepted):
+            found = with_metrics_of(wanted, found)
+        return item.check(request, wanted, found)
+    except Exception as error:
+        return f"the outcome is not of the contract's types ({type(error).__name__}: {error})"
+
+
+def without_own_metrics(outcome: Answer) -> Answer:
+    """An outcome with the metrics that the contract names."""
+    if not isinstance(outcome, Accepted) or outcome.value[0].group is None:
+        return outcome
+    group = outcome.value[0].group
+    metrics = {name: value for name, value in group.metrics.items() if name.startswith(REPORTED)}
+    return Accepted((evolve(outcome.value[0], group=evolve(group, metrics=metrics)),))
+
+
+def with_metrics_of(wanted: Accepted, found: Accepted) -> Accepted:
+    """What was found, with the contract's metrics."""
+    left, right = wanted.value[0], found.value[0]
+    if left.group is None or right.group is None:
+        return found
+    return Accepted((evolve(right, group=evolve(right.group, metrics=left.group.metrics)),))
+
+
+# ── where they differ ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def differing(request: FinalizeGroups, wanted: GroupOutcome, found: GroupOutcome) -> Iterator[Difference]:
+    """Rows, columns, tags and cleared keys that differ, in this order."""
+    ids = next((effect.sample_ids for effect in wanted.effects if isinstance(effect, Put)), ())
+    puts = [effect for effect in found.effects if isinstance(effect, Put)]
+    published = [dict(zip(put.sample_ids, put.rows, strict=False)) for put in puts]
+    if len(puts) > 1:
+        yield Difference("puts", "1", str(len(puts)))
+    for put in puts[:1]:
+        if put.partition != request.config.partition_id:
+            yield Difference("partition", request.config.partition_id, put.partition)
+    rows = published[0] if published else {}
+    for index, (sample_id, left) in enumerate(zip(ids, wanted.rows or (), strict=True)):
+        if sample_id not in rows:
+            yield Difference("row", "published", "missing", index, sample_id)
+            continue
+        yield from in_row(left, rows[sample_id], index, sample_id)
+    for sample_id in rows.keys() - set(ids):
+        yield Difference("row", "none", "published", None, sample_id)
+    cleared = [cleared_keys(outcome) for outcome in (wanted, found)]
+    if cleared[0] != cleared[1]:
+        lacking = [key for key in cleared[0] if key not in cleared[1]]
+        foreign = [key for key in cleared[1] if key not in cleared[0]]
+        yield Difference("cleared keys", shown(lacking or cleared[0]), shown(foreign or cleared[1]))
+
+
+def cleared_keys(outcome: GroupOutcome) -> list[str]:
+    """Every key of every clear."""
+    return [key for effect in outcome.effects if isinstance(effect, Clear) for key in effect.keys]
+
+
+def in_row(wanted: PublishedRow, found: PublishedRow, index: int, sample_id: str) -> Iterator[Difference]:
+    """Columns and tags of one row that differ."""
+    for name in sorted(wanted.columns.keys() | found.columns.keys()):
+        left, right = wanted.columns.get(name), found.columns.get(name)
+        if left != right:
+            expected, actual, position = first_element(left, right)
+            yield Difference(name, expected, actual, index, sample_id, position)
+    for name in sorted(wanted.tags.keys() | found.tags.keys()):
+        left_tag, right_tag = wanted.tags.get(name, ABSENT), found.tags.get(name, ABSENT)
+        if difference(left_tag, right_tag) is not None:
+            yield Difference(f"tag {name}", shown(left_tag), shown(right_tag), index, sample_id)
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT: Final = _Absent()
+
+
+def first_element(wanted: Tensor | None, found: Tensor | None) -> tuple[str, str, int | None]:
+    """Two unequal columns at their first differing element, or by their types."""
+    if wanted is None or found is None:
+        return type_of(wanted), type_of(found), None
+    if (wanted.dtype, wanted.shape) != (found.dtype, found.shape):
+        return type_of(wanted), type_of(found), None
+    size = len(wanted.data) // wanted.count
+    starts = range(0, len(wanted.data), size)
+    start = next(at for at in starts if wanted.data[at : at + size] != found.data[at : at + size])
+    pair = [one_element(value, start, size) for value in (wanted, found)]
+    return pair[0], pair[1], start // size if wanted.shape else None
+
+
+def one_element(value: Tensor, start: int, size: int) -> str:
+    """One element of a tensor, as a number where the spec reads the dtype."""
+    try:
+        return repr(Tensor(value.dtype, (), value.data[start : start + size]).values()[0])
+    except KeyError:
+        return value.data[start : start + size].hex()
+
+
+def type_of(value: Tensor | None) -> str:
+    """A column in a word."""
+    return "absent" if value is None else f"{value.dtype}{list(value.shape)}"
+
+
+def shown(value: Any) -> str:
+    """A value, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,197 @@
+"""An audit of files of any length: lines stream through worker processes in batches, verdicts come back in order.
+
+Memory is bounded by the batches in flight. Verdicts do not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from attrs import asdict, define, field, frozen
+
+from rollproof.properties.audit.files import ENDING_BYTES, Batch, batches, ending
+from rollproof.properties.audit.judge import Verdict, judge
+from rollproof.properties.audit.reading import read_line
+from rollproof.properties.audit.state import State, Tally
+from rollproof.properties.audit.stored import LineError
+from rollproof.properties.errors import InputError
+
+RERUN: Final = "RERUN"
+"""What the audit itself adds to the catalogue: section 8 on groups that were published before."""
+RERUN_SENTENCE: Final = "A group whose rows are published and whose clear was attempted is not finalized again."
+
+MOST_UNREADABLE: Final = 100
+"""Lines of one file; after so many it is something else."""
+
+COMMIT_SECONDS: Final = 1.0
+
+Verdicts: TypeAlias = list[Verdict | str | None]
+"""Per line: its verdict, or why there is none; None for an empty line."""
+
+Progress: TypeAlias = Callable[[Path, int], None]
+"""Called with a file and the bytes of it that were read by now."""
+
+
+@frozen
+class Work:
+    """A batch of lines as a worker is given it."""
+
+    file: Path
+    lines: tuple[bytes, ...]
+    skip: frozenset[str]
+
+    def verdicts(self) -> Verdicts:
+        """Of every line, in order."""
+        return [self._verdict(line) for line in self.lines]
+
+    def _verdict(self, line: bytes) -> Verdict | str | None:
+        if not line.strip():
+            return None
+        try:
+            return judge(read_line(line, self.file), self.skip)
+        except LineError as error:
+            return str(error)
+
+
+Submit: TypeAlias = Callable[[Work], Callable[[], Verdicts]]
+"""Hands a batch over; what comes back gives its verdicts."""
+
+
+@define
+class Audit:
+    """One audit; ``run`` fills the state."""
+
+    files: Sequence[Path]
+    state: State
+    jobs: int = 1
+    skip: frozenset[str] = frozenset()
+    progress: Progress = lambda _file, _read: None
+    seconds: float = 0.0
+    cut_off: dict[Path, tuple[int, str]] = field(factory=dict)
+    """Files that end in the middle of a line, or cannot be read any further: the line's number, and what is wrong.
+
+    The state does not know about it: by the next time, the line may be complete.
+    """
+    _committed: float = field(default=0.0, init=False)
+
+    def run(self) -> None:
+        """Read every file from where the state says to its end."""
+        started = self._committed = time.monotonic()
+        self.state.begin()
+        try:
+            with workers(self.jobs) as submit:
+                for file in dict.fromkeys(self.files):
+                    self._run_file(file, submit)
+        finally:
+            self.state.commit()
+            self.seconds = time.monotonic() - started
+
+    def _run_file(self, file: Path, submit: Submit) -> None:
+        position, before, tally = self.state.progress(file)
+        if position and ending(file, position) != before:
+            raise InputError(f"{file}: not the file that {self.state.path} is about; start again without --resume")
+        for batch, verdicts in self._judged(file, position, tally.lines, submit):
+            lines, end = batch.lines, batch.end
+            if batch.error is not None:
+                self.cut_off[file] = (batch.first + len(lines), batch.error)
+            elif lines and not lines[-1].endswith(b"\n") and isinstance(verdicts[-1], str):
+                self.cut_off[file] = (batch.first + len(lines) - 1, f"the file ends within the line ({verdicts[-1]})")
+                end -= len(lines[-1])
+                lines = lines[:-1]
+            for number, verdict in enumerate(verdicts[: len(lines)], batch.first):
+                self._count(file, number, verdict, tally)
+            tally.lines += len(lines)
+            before = (before + b"".join(lines))[-ENDING_BYTES:]
+            self.state.advance(file, end, before, tally)
+            self.progress(file, batch.read)
+            if time.monotonic() - self._committed > COMMIT_SECONDS:
+                self.state.commit()
+                self.state.begin()
+                self._committed = time.monotonic()
+            if tally.unreadable >= MOST_UNREADABLE:
+                self.cut_off[file] = (tally.lines + 1, f"not read further: {tally.unreadable} lines are unreadable")
+                return
+
+    def _judged(self, file: Path, position: int, line: int, submit: Submit) -> Iterator[tuple[Batch, Verdicts]]:
+        """Batches with their verdicts, in order; a few are always under way."""
+        waiting: deque[tuple[Batch, Callable[[], Verdicts]]] = deque()
+        for batch in batches(file, position, line):
+            waiting.append((batch, submit(Work(file, batch.lines, self.skip))))
+            if len(waiting) > 2 * self.jobs:
+                first, result = waiting.popleft()
+                yield first, result()
+        while waiting:
+            first, result = waiting.popleft()
+            yield first, result()
+
+    def _count(self, file: Path, line: int, verdict: Verdict | str | None, tally: Tally) -> None:
+        """Add one line to the tally, and keep what was found."""
+        if verdict is None:
+            return
+        if isinstance(verdict, str):
+            tally.unreadable += 1
+            self.state.keep(file, line, {"line": line, "unreadable": verdict})
+            return
+        broken = list(verdict.broken)
+        if verdict.final:
+            earlier = self.state.publish(verdict.partition, verdict.group_id, file, line)
+            if earlier is not None and RERUN not in self.skip:
+                broken.append((RERUN, f"published before: line {earlier[1]} of {earlier[0]}"))
+        tally.groups += verdict.is_group
+        tally.single_rollouts += not verdict.is_group
+        tally.rows += verdict.rows
+        tally.placeholders += verdict.placeholders
+        tally.held += not broken
+        tally.falsified += bool(broken)
+        for name in dict(broken):
+            tally.invariants[name] = tally.invariants.get(name, 0) + 1
+        if broken:
+            self.state.keep(file, line, finding_content(line, verdict, broken))
+
+
+def finding_content(line: int, verdict: Verdict, broken: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A falsified line as JSON."""
+    return {
+        "line": line,
+        "group_id" if verdict.is_group else "rollout_id": verdict.group_id,
+        "partition": verdict.partition,
+        "invariants": [{"id": name, "complaint": complaint} for name, complaint in broken],
+        "differences": [
+            {name: value for name, value in asdict(one).items() if value is not None} for one in verdict.differences
+        ],
+    }
+
+
+# ── processes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[Submit]:
+    """How a batch is judged: in this process, when its turn comes, or in one of ``jobs`` others."""
+    if jobs == 1:
+        yield lambda work: work.verdicts
+        return
+    with ProcessPoolExecutor(jobs, worker_context(), initializer=leave_interrupts) as pool:
+        yield lambda work: pool.submit(work.verdicts).result
+
+
+def worker_context() -> Any:
+    """Processes that inherit what is slow to import, where the platform can."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def leave_interrupts() -> None:
+    """An interrupt is for the process that collects the verdicts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,94 @@
+"""Tensors as they stand in an audit line or in its shard, as values of the spec. See ``columns`` for the notation."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rollproof.properties.audit import SHARDS_SUFFIX
+from rollproof.spec.tensor import ITEM_SIZES, Tensor
+
+Fetch: TypeAlias = Callable[[str], bytes]
+"""The data of one tensor in the line's shard."""
+
+
+class LineError(ValueError):
+    """A line that cannot be read, or not be judged; the message says why."""
+
+
+def column_rows(column: Mapping[str, Any], count: int, fetch: Fetch, *, batch_of_one: bool = False) -> list[Tensor]:
+    """The rows of a batched column; a staged row keeps a batch dimension of one (section 9)."""
+    if "other" in column:
+        return [Tensor("uint8", (0,), b"")] * count
+    front = (1,) if batch_of_one else ()
+    if "rows" in column:
+        rows = [read_tensor(row, fetch) for row in column["rows"]]
+        rows = [Tensor(row.dtype, (*front, *row.shape), row.data) for row in rows] if front else rows
+    else:
+        dtype, shape, data = column["dtype"], tuple(column["shape"]), read_data(column["data"], fetch)
+        size = ITEM_SIZES[dtype]
+        for dimension in shape:
+            size *= dimension
+        if "lengths" in column:
+            rows, start = [], 0
+            for length in column["lengths"]:
+                rows.append(Tensor(dtype, (*front, length, *shape), data[start : start + length * size]))
+                start += length * size
+        else:
+            rows = [Tensor(dtype, front + shape, data[index * size : (index + 1) * size]) for index in range(count)]
+            start = count * size
+        if start != len(data):
+            raise LineError(f"a column has {len(data)} bytes, expected {start}")
+    if len(rows) != count:
+        raise LineError(f"a column has {len(rows)} rows, expected {count}")
+    return rows
+
+
+def read_tensor(content: Mapping[str, Any], fetch: Fetch) -> Tensor:
+    """One tensor."""
+    return Tensor(content["dtype"], tuple(content["shape"]), read_data(content["data"], fetch))
+
+
+def read_data(content: Any, fetch: Fetch) -> bytes:
+    """The bytes of a tensor: inline, or in the shard."""
+    if type(content) is str:
+        return b64decode(content, validate=True)
+    return fetch(content["tensor"])
+
+
+def shard_reader(content: Mapping[str, Any], file: Path) -> Fetch:
+    """Access to the tensors of a line's shard, which lies in the folder beside the audit file."""
+    name = content.get("shard")
+
+    def no_shard(tensor: str) -> bytes:
+        raise LineError(f"tensor {tensor!r} is in a shard, but the line names none")
+
+    if name is None:
+        return no_shard
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise LineError(f"shard {name!r} is no plain file name")
+    plain = file.with_suffix("") if file.suffix == ".gz" else file
+    path = plain.with_name(plain.name + SHARDS_SUFFIX) / name
+    return _Shard(path)
+
+
+class _Shard:
+    """The tensors of one safetensors file, opened when the first is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: Any = None
+
+    def __call__(self, tensor: str) -> bytes:
+        from safetensors import safe_open
+
+        try:
+            if self._open is None:
+                self._open = safe_open(self._path, framework="numpy")
+            data: bytes = self._open.get_tensor(tensor).tobytes()
+        except Exception as error:
+            raise LineError(f"shard {self._path.name}: {error}") from None
+        return data
