@@ -165,8 +165,8 @@ def make_converter(encode: Coder, decode: Coder, encode_float: Coder, decode_flo
     # cattrs would take a text for a list of its characters, and the items of a tuple of anything as they are.
     converter.register_structure_hook_func(_is_tuple, _tuple_of(converter))
     for kind in _LEAVES:
-        converter.register_unstructure_hook(kind, encode)
-        converter.register_structure_hook(kind, lambda value, _: decode(value))
+        converter.register_unstructure_hook(kind, encode_float if kind is float else encode)
+        converter.register_structure_hook(kind, lambda value, one: (decode_float if one is float else decode)(value))
     converter.register_unstructure_hook_func(_is_float, encode_float)
     converter.register_structure_hook_func(_is_float, lambda value, _: decode_float(value))
     converter.register_unstructure_hook_factory(_is_tuple, _items_by_type(converter))

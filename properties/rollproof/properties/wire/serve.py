@@ -27,7 +27,7 @@ from rollproof.properties.wire.messages import (
 from rollproof.spec.requests import Area
 
 MAX_LINE: Final = 2**26
-"""Bytes of a request line; a longer one is skipped."""
+"""Bytes of a request line, its end included; a longer one is skipped."""
 
 
 def serve(implementation: Any, source: BinaryIO, sink: BinaryIO) -> None:
