@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import evolve, fields
 
-from rollproof.properties.protocol import METHODS, Refusal
+from rollproof.properties.protocol import METHODS, LeftOut, Refusal
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
 from rollproof.spec.records import CallRecord, Receipt, StagedCall
@@ -19,12 +19,17 @@ from rollproof.spec.values import owned_key
 
 
 def ask(implementation: Any, request: Request) -> Answer:
-    """What ``implementation`` answers. Whatever it raises is an answer too, except to stop the program."""
+    """What ``implementation`` answers. Whatever it raises is an answer too, except to stop the program.
+
+    Raises ``LeftOut`` where it cannot be asked.
+    """
     try:
         if isinstance(request, LinearizeGrowth):
             return Accepted(measure_growth(implementation, request))
         arguments = [getattr(request, field.name) for field in fields(type(request))]
         return Accepted(getattr(implementation, METHODS[type(request)])(*arguments))
+    except LeftOut:
+        raise
     except Refusal as refusal:
         return Refused(refusal.reason)
     except Exception as error:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from attrs import frozen
 
+from rollproof.properties.errors import InputError
 from rollproof.spec.assembly import RouteFragment
 from rollproof.spec.outcomes import Dims, GroupOutcome
 from rollproof.spec.plane import Staging
@@ -65,6 +66,10 @@ from rollproof.spec.requests import (
 from rollproof.spec.retained import PrefixRow
 from rollproof.spec.tensor import Tensor
 from rollproof.spec.views import Entry
+
+
+class LeftOut(InputError):
+    """An implementation cannot be asked this, so nothing is known about its answer; the message says why."""
 
 
 class Refusal(Exception):
@@ -265,6 +270,13 @@ METHODS: Final[dict[type, str]] = {
 
 
 def offers(implementation: Any, kind: type) -> bool:
-    """Whether an implementation answers this kind of request: it has the method, and not just the base's."""
+    """Whether an implementation answers this kind of request.
+
+    That is what its attribute ``offered`` says, a set of kinds; without one, whether it has the method, and not just
+    the base's.
+    """
+    offered = getattr(implementation, "offered", None)
+    if offered is not None:
+        return kind in offered
     method = getattr(type(implementation), METHODS[kind], None)
     return method is not None and method is not getattr(Adapter, METHODS[kind])

@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Check implementations (default: impl).
 
-    IMPL is a registered name, "spec", "mutant:NAME", or module:object.
+    IMPL is a registered name, "spec", "mutant:NAME", "subprocess:COMMAND", or module:object.
     """
     console = Console()
     names = implementations or ("impl",)

@@ -108,6 +108,7 @@ def report_content(report: Report) -> dict[str, Any]:
         "seed": report.seed,
         "areas": [area.value for area in report.areas],
         "requests": report.requests,
+        "left_out": report.left_out,
         "seconds": round(report.seconds, 3),
         "invariants": [
             {

@@ -14,6 +14,7 @@ from rollproof.spec.requests import Area
 
 ENTRY_POINTS: Final = "rollproof.implementations"
 MUTANT_PREFIX: Final = "mutant:"
+PROGRAM_PREFIX: Final = "subprocess:"
 
 
 class AdapterError(InputError):
@@ -26,14 +27,15 @@ def known_names() -> list[str]:
 
 
 def load_implementation(name: str) -> Any:
-    """The implementation called ``name``: registered, ``spec``, ``mutant:<name>`` or ``module:object``.
+    """The implementation called ``name``.
 
-    A class is called without arguments. Raises ``AdapterError``.
+    That is a registered name, ``spec``, ``mutant:<name>``, ``subprocess:<command>`` or ``module:object``. A class is
+    called without arguments. Raises ``InputError``.
     """
     try:
         found = _resolve(name)
         implementation = found() if isinstance(found, type) else found
-    except AdapterError:
+    except InputError:
         raise
     except Exception as error:
         raise AdapterError(f"{name}: could not be loaded: {type(error).__name__}: {error}") from error
@@ -49,6 +51,10 @@ def load_implementation(name: str) -> Any:
 def _resolve(name: str) -> Any:
     if name == Reference.name:
         return Reference
+    if name.startswith(PROGRAM_PREFIX):
+        from rollproof.properties.adapters.program import program
+
+        return program(name.removeprefix(PROGRAM_PREFIX))
     if name.startswith(MUTANT_PREFIX):
         from rollproof.properties.mutants import load_mutant
 
@@ -59,7 +65,8 @@ def _resolve(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon or not attribute:
         raise AdapterError(
-            f"{name}: no such implementation; known are {', '.join(known_names())}, or name one as module:object"
+            f"{name}: no such implementation; known are {', '.join(known_names())}, "
+            "or name one as module:object or subprocess:COMMAND"
         )
     here = str(Path.cwd())
     if here not in sys.path:

@@ -72,6 +72,8 @@ class Report:
     deviations: dict[str, Finding] = field(factory=dict)
     deviation_counts: dict[str, int] = field(factory=dict)
     requests: int = 0
+    left_out: int = 0
+    """Requests that the implementation could not be asked."""
     seconds: float = 0.0
 
     def merge(self, other: Report) -> None:
@@ -86,6 +88,7 @@ class Report:
         for name, count in other.deviation_counts.items():
             self.deviation_counts[name] = self.deviation_counts.get(name, 0) + count
         self.requests += other.requests
+        self.left_out += other.left_out
         self.seconds += other.seconds
 
     @property

@@ -21,7 +21,7 @@ from rollproof.properties.asking import ask
 from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report, StreamTally
-from rollproof.properties.protocol import offers
+from rollproof.properties.protocol import LeftOut, offers
 from rollproof.properties.strategies.recipes import realize_request
 from rollproof.properties.strategies.requests import Stream, request_streams
 from rollproof.spec.invariant import Invariant
@@ -105,7 +105,11 @@ class Check:
                     raise _NotOffered
                 skipped += 1
                 return
-            expected, actual = both_answers(self.implementation, request)
+            try:
+                expected, actual = both_answers(self.implementation, request)
+            except LeftOut:
+                self.report.left_out += 1
+                return
             realized = realize_request(request)
             self._count_code(stream.area, request, expected, actual, codes)
             for item in invariants:
@@ -180,7 +184,10 @@ class Check:
             nonlocal best
             if time.monotonic() > deadline:
                 raise _OutOfTime
-            expected, actual = both_answers(self.implementation, request)
+            try:
+                expected, actual = both_answers(self.implementation, request)
+            except LeftOut:
+                return
             realized = realize_request(request)
             found = self._finding(first.invariant, request, realized, expected, actual, stream.name, first.after)
             if found is not None and found.deviation == first.deviation:

@@ -153,11 +153,12 @@ def show_report(console: Console, report: Report, replay_files: dict[str, str]) 
 def summary(report: Report) -> Text:
     """One line: what was checked and how it ended."""
     undriven = f" · {len(report.undriven)} codes not driven" if report.undriven else ""
+    left_out = f" · {report.left_out} inputs left out: it cannot be asked them" if report.left_out else ""
     deviations = f" · {len(report.deviations)} declared deviations" if report.deviations else ""
     falsified = ", ".join(finding.invariant.id for finding in report.falsified)
     ending = f"falsified: {falsified}" if falsified else "all invariants held"
     return Text(
-        f"{report.implementation}: {ending}{deviations}{undriven} · {report.requests:,} requests "
+        f"{report.implementation}: {ending}{deviations}{undriven}{left_out} · {report.requests:,} requests "
         f"in {report.seconds:.1f} s (profile {report.profile}, seed {report.seed})",
         style="bold red" if falsified else "bold green",
     )

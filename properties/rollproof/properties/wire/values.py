@@ -22,7 +22,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Any, Final
 
-from rollproof.properties.errors import InputError
+from rollproof.properties.protocol import LeftOut
 from rollproof.spec.values import is_text, show
 
 MAX_NESTING: Final = 100
@@ -34,7 +34,7 @@ _HEX: Final = re.compile("-?0x[0-9a-f]+")
 _FLOAT: Final = re.compile(r"nan|-?inf|-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
 
-class NotCarried(InputError):
+class NotCarried(LeftOut):
     """A value that the wire cannot carry; the message says why."""
 
 
