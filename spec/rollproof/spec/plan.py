@@ -101,7 +101,8 @@ def check_fields(plan: RouteAssemblyPlan) -> None:
     expect(set(keys) <= set(cleanup), "spans", keys, "keys among the cleanup keys")
     if plan.spans:
         total = sum(span.carry_len + span.generation_len for span in plan.spans)
-        expect(total == plan.expected_token_length, "spans", total, f"{plan.expected_token_length} tokens in all")
+        expected = plan.expected_token_length
+        expect(total == expected, "expected_token_length", expected, "the tokens of all spans")
 
 
 def check_schema_version(version: object) -> None:

@@ -10,11 +10,13 @@ from enum import StrEnum
 from typing import Final
 
 from attrs import frozen
+from crosshair.core import register_patch
 from crosshair.core_and_libs import analyze_function, run_checkables
 from crosshair.options import AnalysisKind, AnalysisOptionSet
 from crosshair.statespace import MessageType
 
 from rollproof.properties.symbolic.rule import Rule
+from rollproof.spec.values import expect
 
 
 class Status(StrEnum):
@@ -30,6 +32,15 @@ class Status(StrEnum):
 
 STATUSES: Final = {MessageType.CONFIRMED: Status.CONFIRMED, MessageType.CANNOT_CONFIRM: Status.OPEN}
 """Every other message of CrossHair is a refutation."""
+
+
+def expect_tersely(holds: bool, field: str, value: object, expected: str) -> None:
+    """``expect`` without the value in its message: to write a number out, a solver must know each of its digits."""
+    if not holds:
+        raise ValueError(f"{field}: expected {expected}")
+
+
+register_patch(expect, expect_tersely)
 
 
 @frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from rollproof.properties.symbolic import routes
+from rollproof.properties.symbolic import lineage, routes, terminal, values
 from rollproof.properties.symbolic.rule import Rule
 
 
@@ -14,5 +14,7 @@ def rules_of(module: ModuleType) -> tuple[Rule, ...]:
     return tuple(value for value in vars(module).values() if isinstance(value, Rule))
 
 
-RULES: Final[tuple[Rule, ...]] = (*rules_of(routes),)
+RULES: Final[tuple[Rule, ...]] = tuple(
+    rule for module in (values, terminal, lineage, routes) for rule in rules_of(module)
+)
 """Every rule."""

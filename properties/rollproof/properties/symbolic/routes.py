@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from rollproof.properties.symbolic.build import HASH, accepted, pick
 from rollproof.properties.symbolic.rule import rule
-from rollproof.spec.envelope import base64_length
-from rollproof.spec.plan import SpanMode, classify_span, sentinel_and_used
+from rollproof.spec.assembly import check_ids
+from rollproof.spec.envelope import ENVELOPE_DTYPES, base64_length, decode_routes, dimension, encode_routes
+from rollproof.spec.plan import SpanMode, check_fields, classify_span, has_routes, sentinel_and_used
+from rollproof.spec.records import RouteAssemblyPlan, RouteSpan
+from rollproof.spec.tensor import Tensor
 
 LENGTHS = "lengths below 2**63"
 
@@ -107,3 +111,121 @@ def base64_tells_sizes_apart(byte_count: int, other: int) -> bool:
     post: _
     """
     return base64_length(byte_count) < base64_length(other)
+
+
+def plan_of(*spans: tuple[int, int, int], expected: int) -> RouteAssemblyPlan:
+    """A plan of spans, each given as (carry, generation, staged) lengths."""
+    keys = tuple(f"r/{name}" for name in "abc"[: len(spans)])
+    return RouteAssemblyPlan(
+        staging_partition="staging",
+        spans=tuple(RouteSpan(key, *lengths, 1, HASH) for key, lengths in zip(keys, spans, strict=True)),
+        cleanup_staging_keys=keys,
+        expected_token_length=expected,
+    )
+
+
+@rule("6", "ROUTE-5", "2 spans, lengths and row length below 2**62", (3, 2, 0, 1, 6))
+def a_plan_adds_up_to_its_row(carry: int, generation: int, next_carry: int, next_generation: int, row: int) -> bool:
+    """A plan is valid iff its spans contribute exactly the row's tokens.
+
+    pre: 0 <= carry < 2**62
+    pre: 0 <= generation < 2**62
+    pre: 0 <= next_carry < 2**62
+    pre: 0 <= next_generation < 2**62
+    pre: 0 <= row < 2**62
+    post: _
+    """
+    plan = plan_of((carry, generation, 0), (next_carry, next_generation, 0), expected=row)
+    return accepted(check_fields, plan) == (carry + generation + next_carry + next_generation == row)
+
+
+@rule("6", "ROUTE-5", "lengths of one span and of the row from -2**63 to 2**63", (3, 2, 5, 5))
+def a_plan_holds_lengths(carry: int, generation: int, staged: int, row: int) -> bool:
+    """A plan with a number that is no length is refused, in whatever field it stands.
+
+    pre: -2**63 <= carry <= 2**63
+    pre: -2**63 <= generation <= 2**63
+    pre: -2**63 <= staged <= 2**63
+    pre: row == carry + generation
+    post: _
+    """
+    lengths = all(0 <= value < 2**63 for value in (carry, generation, staged, row))
+    return accepted(check_fields, plan_of((carry, generation, staged), expected=row)) == lengths
+
+
+@rule("6", ("ROUTE-5", "ROUTE-6"), "2 keys, each among, or not among, 2 cleanup keys", (0, 1))
+def span_keys_are_owned_and_distinct(first: int, second: int) -> bool:
+    """A plan's spans have distinct keys, all of them among the keys that it cleans up.
+
+    pre: 0 <= first <= 2
+    pre: 0 <= second <= 2
+    post: _
+    """
+    keys = ("r/a", "r/b", "other/a")
+    spans = tuple(RouteSpan(pick(keys, index), 0, 1, 0, 1, HASH) for index in (first, second))
+    plan = RouteAssemblyPlan("staging", spans, ("r/a", "r/b"), 2)
+    return accepted(check_fields, plan) == (first != second and first < 2 and second < 2)
+
+
+@rule("6", "ROUTE-18", "2 spans, lengths below 2**62", (3, 2, 0, 0, 1, 1))
+def routes_are_those_of_any_span(
+    carry: int, generation: int, staged: int, next_carry: int, next_generation: int, next_staged: int
+) -> bool:
+    """A plan has routes iff some span takes a row of its fragment.
+
+    pre: 0 <= carry < 2**62 and 0 <= generation < 2**62 and 0 <= staged < 2**62
+    pre: 0 <= next_carry < 2**62 and 0 <= next_generation < 2**62 and 0 <= next_staged < 2**62
+    post: _
+    """
+    spans = (carry, generation, staged), (next_carry, next_generation, next_staged)
+    used = [sentinel_and_used(*span)[2] for span in spans]
+    return has_routes(plan_of(*spans, expected=0)) == (max(used) > 0)
+
+
+@rule(
+    "6",
+    ("ROUTE-8", "ROUTE-9"),
+    "one vector of 2 ids from -2 to 4, of 3 experts, repeated ones allowed or not",
+    (-1, -1, False),
+)
+def a_vector_is_routed_or_sentinel(first: int, second: int, allow_repeated: bool) -> bool:
+    """A vector is accepted iff it is all sentinel, or has ids below the number of experts, distinct unless allowed.
+
+    pre: -2 <= first <= 4
+    pre: -2 <= second <= 4
+    post: _
+    """
+    ids = [pick(range(-2, 5), first + 2), pick(range(-2, 5), second + 2)]
+    routes = Tensor.of("int16", ids, (1, 1, 2))
+    routed = min(ids) >= 0 and max(ids) < 3 and (allow_repeated or ids[0] != ids[1])
+    return accepted(check_ids, routes, "r/a", 3, allow_repeated) == (ids == [-1, -1] or routed)
+
+
+@rule("6", ("ROUTE-2", "ROUTE-3"), "texts of 1 or 2 characters, digits, signs and others", (1, 0))
+def a_dimension_has_one_spelling(first: int, second: int) -> bool:
+    """A text is a dimension iff it is ASCII digits without a leading zero: no sign, space or underscore either.
+
+    pre: 0 <= first < 8
+    pre: 0 <= second <= 8
+    post: _
+    """
+    alphabet = (*"019+-_ ", "\N{ARABIC-INDIC DIGIT ONE}", "")
+    text = pick(alphabet, first) + pick(alphabet, second)
+    return accepted(dimension, text) == (text in map(str, range(1, 100)))
+
+
+@rule("6", ("ROUTE-1", "ROUTE-3"), "tensors of up to 2 tokens, 2 layers and 2 experts in the 3 dtypes", (2, 1, 2, 1))
+def an_envelope_says_its_shape(tokens: int, layers: int, experts: int, dtype: int) -> bool:
+    """An envelope is read back as the tensor that it was written from, and is as long as its shape asks for.
+
+    pre: 1 <= tokens <= 2
+    pre: 1 <= layers <= 2
+    pre: 1 <= experts <= 2
+    pre: 0 <= dtype <= 2
+    post: _
+    """
+    shape = pick(range(3), tokens), pick(range(3), layers), pick(range(3), experts)
+    count = shape[0] * shape[1] * shape[2]
+    routes = Tensor.of(pick(ENVELOPE_DTYPES, dtype), range(count), shape)
+    envelope = encode_routes(routes)
+    return decode_routes(envelope) == routes and not accepted(decode_routes, envelope + "AAAA")
