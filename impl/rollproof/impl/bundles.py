@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -67,28 +68,31 @@ def read_bundle(attachments: Any) -> Bundle:
     side = math.isqrt(imgs.shape[2] // 3)
     if not side or side * side * 3 != imgs.shape[2]:
         raise ValueError(f"{BUNDLE_PIXELS}: {imgs.shape[2]} features are no square patch of three channels")
-    sizes = _geometry(attachments, BUNDLE_SIZES, 2)
-    if not sizes or len(sizes[0]) != 2:
+    sizes = _geometry(attachments, BUNDLE_SIZES, (2,))
+    if not sizes:
         raise ValueError(f"{BUNDLE_SIZES}: expected height and width of at least one image")
     if any(height % side or width % side for height, width in sizes):
         raise ValueError(f"{BUNDLE_SIZES}: no multiples of the patch size {side}")
     area = sum(height * width for height, width in sizes)
     if area != imgs.shape[1] * side * side:
         raise ValueError(f"{BUNDLE_SIZES}: {area} pixels in {imgs.shape[1]} patches of {side * side}")
-    frames = _geometry(attachments, BUNDLE_FRAMES, 1) if BUNDLE_FRAMES in names else None
+    frames = _geometry(attachments, BUNDLE_FRAMES, ()) if BUNDLE_FRAMES in names else None
     if frames is not None and sum(frames) != len(sizes):
         raise ValueError(f"{BUNDLE_FRAMES}: {sum(frames)} frames, {len(sizes)} sizes")
     return Bundle(imgs, sizes, frames)
 
 
-def _geometry(attachments: Mapping[str, torch.Tensor], name: str, dimensions: int) -> list[Any]:
-    """Sizes or counts as Python integers, each a positive int32."""
+def _geometry(attachments: Mapping[str, torch.Tensor], name: str, entry: tuple[int, ...]) -> list[Any]:
+    """Sizes or counts ``[n, *entry]`` as Python integers, each a positive int32.
+
+    The shape is checked first: ``[2**31, 0]`` has no elements, and still two thousand million rows.
+    """
     tensor = attachments[name]
-    if tensor.dtype not in _GEOMETRY or tensor.dim() != dimensions:
+    if tensor.dtype not in _GEOMETRY or not tensor.dim() or tensor.shape[1:] != entry:
         raise ValueError(f"{name}: {tensor.dtype} of shape {list(tensor.shape)}")
-    if not all(value in _INT32 for value in tensor.reshape(-1).tolist()):
-        raise ValueError(f"{name}: expected positive int32 values")
     values: list[Any] = tensor.tolist()
+    if not all(value in _INT32 for value in (chain.from_iterable(values) if entry else values)):
+        raise ValueError(f"{name}: expected positive int32 values")
     return values
 
 
@@ -170,7 +174,7 @@ def read_staged(answer: Any, count: int, *, has_frames: bool) -> list[Bundle]:
         named = {BUNDLE_PIXELS: imgs[None], BUNDLE_SIZES: sizes}
         if has_frames:
             named[BUNDLE_FRAMES] = frames
-        elif frames.tolist() != [0]:
+        elif frames.shape != (1,) or frames.item():
             raise ValueError(f"media_{BUNDLE_FRAMES}: expected one zero for stills")
         bundles.append(read_bundle(named))
     return bundles

@@ -37,6 +37,8 @@ def unpack(imgs: torch.Tensor, imgs_sizes: torch.Tensor, patch_size: int) -> lis
 
     ``ValueError`` where patches and sizes do not agree.
     """
+    if imgs_sizes.dim() != 2 or imgs_sizes.shape[1] != 2:
+        raise ValueError(f"imgs_sizes: expected [n, 2], got {list(imgs_sizes.shape)}")
     sizes = [(int(height), int(width)) for height, width in imgs_sizes.tolist()]
     counts = [(height // patch_size) * (width // patch_size) for height, width in sizes]
     expected = (1, sum(counts), CHANNELS * patch_size**2)

@@ -13,7 +13,17 @@ from typing import Any, Final
 from attrs import evolve, field, frozen
 from attrs.validators import ge, in_
 
-from rollproof.spec.requests import ExtrasDigest, FinalizeGroups, FinalizeRollout, ParseReceipt, Request
+from rollproof.spec.requests import (
+    CutGeneration,
+    DecodePlan,
+    DecodeRoutes,
+    ExtrasDigest,
+    FinalizeGroups,
+    FinalizeRollout,
+    ParseReceipt,
+    Request,
+    Restore,
+)
 
 
 @frozen
@@ -124,6 +134,14 @@ def realize_request(request: Request) -> Request:
             return ParseReceipt(realize(value))
         case ExtrasDigest(extras):
             return ExtrasDigest(realize(extras))
+        case DecodeRoutes(payload):
+            return DecodeRoutes(realize(payload))
+        case DecodePlan(value):
+            return DecodePlan(realize(value))
+        case CutGeneration():
+            return evolve(request, extras=realize(request.extras), spans=realize(request.spans))
+        case Restore():
+            return evolve(request, spans=realize(request.spans))
         case FinalizeRollout():
             return evolve(request, receipt=realize(request.receipt), reward=realize(request.reward))
         case FinalizeGroups():

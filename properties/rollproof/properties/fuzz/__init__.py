@@ -1,0 +1,1 @@
+"""Fuzzing: longer runs than the gate's, steered by coverage, and hostile inputs held against limits."""
