@@ -1,4 +1,4 @@
-"""JSON Schemas of requests, answers and vector files, made from the record classes.
+"""JSON Schemas of requests and answers, made from the record classes.
 
 A request may be wrong on purpose, so a field that holds one value may hold a value of any type; the schema says of
 which type it is meant to be. Answers are held to their types.
@@ -84,10 +84,14 @@ _PLAIN: Final = {int: "integer", float: "float", str: "text", Any: "value", byte
 
 
 class Definitions:
-    """The definitions of one document; ``of`` adds what a type needs. ``strict`` holds values to their types."""
+    """The definitions of one document; ``of`` adds what a type needs.
 
-    def __init__(self, *, strict: bool) -> None:
+    ``strict`` holds values to their types. ``prefix`` keeps the names of records apart from those of another.
+    """
+
+    def __init__(self, *, strict: bool, prefix: str = "") -> None:
         self.strict = strict
+        self.prefix = prefix
         self.content: dict[str, dict[str, Any]] = dict(VALUE_DEFINITIONS)
 
     def of(self, kind: Any) -> dict[str, Any]:
@@ -110,10 +114,12 @@ class Definitions:
             return {"type": "object"}
         if issubclass(kind, StrEnum):
             return {"enum": [member.value for member in kind]}
-        if has(kind) and kind.__name__ not in self.content:
-            self.content[kind.__name__] = {}
-            self.content[kind.__name__] = self.object(kind)
-        return ref(kind.__name__)
+        name = self.prefix + kind.__name__
+        if name not in self.content:
+            assert has(kind), kind
+            self.content[name] = {}
+            self.content[name] = self.object(kind)
+        return ref(name)
 
     def _plain(self, kind: Any) -> dict[str, Any]:
         if kind in (bytes, Tensor, Any) or self.strict:
@@ -135,40 +141,40 @@ class Definitions:
         return {"description": (kind.__doc__ or "").split("\n")[0], **record({**properties, **more}, required)}
 
 
-def request_schema(names: list[str] | None = None) -> dict[str, Any]:
-    """The JSON Schema of a request line of some operations; by default of all, and of ``describe``."""
+def request_schema() -> dict[str, Any]:
+    """The JSON Schema of a request line."""
     definitions = Definitions(strict=False)
     head = {"id": {"description": "Comes back in the answer."}, "protocol": {"const": PROTOCOL}}
-    options = []
-    for name in names or KINDS:
-        content = definitions.object(KINDS[name], **head, operation={"const": name})
-        content["required"].append("operation")
-        definitions.content[name] = content
-        options.append(ref(name))
-    if names is None:
-        definitions.content[DESCRIBE] = record({**head, "operation": {"const": DESCRIBE}}, ["operation"])
-        options.append(ref(DESCRIBE))
+    for name in KINDS:
+        definitions.content[name] = operation_object(definitions, name, head)
+    definitions.content[DESCRIBE] = record({**head, "operation": {"const": DESCRIBE}}, ["operation"])
+    options = [ref(name) for name in (DESCRIBE, *KINDS)]
     return {"$schema": DIALECT, "title": f"{PROTOCOL}: request", "anyOf": options, "$defs": definitions.content}
 
 
-def answer_schema(names: list[str] | None = None) -> dict[str, Any]:
-    """The JSON Schema of an answer: ``$defs`` holds, by operation, the value of an accepted one."""
+def operation_object(definitions: Definitions, name: str, head: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a request of one operation, with further properties."""
+    content = definitions.object(KINDS[name], **head, operation={"const": name})
+    content["required"].append("operation")
+    return content
+
+
+def answer_schema() -> dict[str, Any]:
+    """The JSON Schema of an answer line: ``$defs`` holds, by operation, the value of an accepted one."""
     definitions = Definitions(strict=True)
-    for name in names or KINDS:
+    for name in KINDS:
         definitions.content[name] = definitions.of(VALUES[KINDS[name]])
-    accepted = [ref(name) for name in names or KINDS]
     text = {"type": "string"}
-    options = [
-        record({"id": True, "accepted": {"anyOf": accepted}}, ["accepted"]),
-        record({"id": True, "refused": ref("text")}, ["refused"]),
-        record({"id": True, "crashed": record({"error": text, "message": text})}, ["crashed"]),
-        record({"id": True, "error": record({"code": text, "message": text})}, ["error"]),
-    ]
-    if names is None:
-        listed = {"areas": {"type": "array", "items": {"enum": [area.value for area in Area]}},
-                  "operations": {"type": "array", "items": {"enum": list(KINDS)}}}  # fmt: skip
-        description = record({"name": text, **listed, "protocol": {"const": PROTOCOL}})
-        options.append(record({"id": True, "description": description}, ["description"]))
+    listed = {"areas": {"type": "array", "items": {"enum": [area.value for area in Area]}},
+              "operations": {"type": "array", "items": {"enum": list(KINDS)}}}  # fmt: skip
+    alternatives = {
+        "accepted": {"anyOf": [ref(name) for name in KINDS]},
+        "refused": ref("text"),
+        "crashed": record({"error": text, "message": text}),
+        "error": record({"code": text, "message": text}),
+        "description": record({"name": text, **listed, "protocol": {"const": PROTOCOL}}),
+    }
+    options = [record({"id": True, name: content}, [name]) for name, content in alternatives.items()]
     return {"$schema": DIALECT, "title": f"{PROTOCOL}: answer", "anyOf": options, "$defs": definitions.content}
 
 
