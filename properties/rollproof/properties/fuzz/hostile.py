@@ -21,6 +21,7 @@ from hypothesis.strategies import SearchStrategy
 
 from rollproof.properties.fuzz.limits import Limit, LimitFinding, Measured, guarded, judged, measure
 from rollproof.properties.fuzz.mutate import spoil_bundle, spoil_bytes, spoil_json, spoil_text
+from rollproof.properties.gate.coverage import reason_of
 from rollproof.properties.gate.run import exercise
 from rollproof.properties.protocol import offers
 from rollproof.properties.strategies.histories import histories
@@ -38,7 +39,6 @@ from rollproof.spec.constants import PIXEL_DTYPES
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.plane import Staging
 from rollproof.spec.requests import (
-    Accepted,
     ChainMedia,
     Crashed,
     CutGeneration,
@@ -47,7 +47,6 @@ from rollproof.spec.requests import (
     ExtrasDigest,
     FinalizeRollout,
     ParseReceipt,
-    Refused,
     Request,
     Restore,
     StageMedia,
@@ -157,10 +156,10 @@ KINDS: Final = (
     Kind("plans", 0.18, plans().map(encode_plan), spoiled_plan),
     Kind("extras", 0.14, json_objects() | st.sampled_from(EXTRAS), spoiled_extras),
     Kind("bundles", 0.10, st.lists(bundles(), min_size=1, max_size=3), spoiled_media),
-    Kind("retained", 0.05, cuts() | restores(), spoiled_retained),
+    Kind("retained", 0.056, cuts() | restores(), spoiled_retained),
     Kind(
         "rows",
-        0.01,
+        0.004,
         histories(max_calls=3).map(lambda history: history.finalize())
         | media_histories(max_calls=2).map(lambda history: history.finalize(MEDIA))
         | history_requests(DIRECT),
@@ -235,6 +234,8 @@ class KindTally:
     crashed: int = 0
     skipped: int = 0
     """Inputs that the implementation does not offer to answer."""
+    unasked: int = 0
+    """Inputs that were not reached before the run was stopped."""
     bytes: int = 0
     seconds: float = 0.0
     """Spent on making inputs and on asking."""
@@ -250,13 +251,13 @@ class KindTally:
         self.inputs += 1
         self.bytes += measured.size
         self.asked_seconds += measured.seconds
-        match measured.answer:
-            case Accepted():
-                self.accepted += 1
-            case Refused() as refused:
-                self.refused[refused.code] += 1
-            case Crashed():
-                self.crashed += 1
+        reason = reason_of(measured.answer)
+        if isinstance(measured.answer, Crashed):
+            self.crashed += 1
+        elif reason is None:
+            self.accepted += 1
+        else:
+            self.refused[reason.partition(":")[0]] += 1
         if measured.per_unit > self.slowest.value:
             self.slowest = Extreme(measured.per_unit, measured, described(request))
         if measured.memory_ratio > self.greediest.value:
@@ -271,7 +272,7 @@ class KindTally:
 
     def merge(self, later: KindTally) -> None:
         """Take in the tally of a later batch."""
-        for name in ("inputs", "accepted", "crashed", "skipped", "bytes", "seconds", "asked_seconds"):
+        for name in ("inputs", "accepted", "crashed", "skipped", "unasked", "bytes", "seconds", "asked_seconds"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.refused += later.refused
         self.slowest = max(self.slowest, later.slowest, key=lambda one: one.value)
@@ -296,6 +297,7 @@ def run_batch(implementation: Any, batch: Batch, stop: Callable[[], bool] = lamb
     with guarded():
         for request in batch.inputs():
             if stop():
+                tally.unasked = batch.count - tally.inputs - tally.skipped
                 break
             if not offers(implementation, type(request)):
                 tally.skipped += 1

@@ -1,0 +1,81 @@
+"""``rollproof fuzz``: look for disagreements for as long as one likes, or hold hostile inputs against limits."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from rollproof.properties.errors import InputError
+from rollproof.properties.fuzz.files import read_limit, write_limits
+from rollproof.properties.fuzz.hostile_run import hostile_summary, hostile_tables, limits_text, run_hostile
+from rollproof.properties.fuzz.limits import guarded, judged, measure
+from rollproof.properties.fuzz.show import show_limit
+from rollproof.properties.gate.load import load_implementation
+from rollproof.properties.strategies.recipes import realize_request
+
+REPLAYS: Final = Path(".rollproof") / "replays"
+
+
+@click.command("fuzz")
+@click.argument("implementations", nargs=-1, metavar="[IMPL]...")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="How long, per implementation.")
+@click.option("--examples", type=click.IntRange(min=1), help="How many examples, per implementation.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same examples.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes; they do not change results."
+)
+@click.option("--hostile", is_flag=True, help="Hostile inputs, asked of the implementation alone, against limits.")
+@click.option(
+    "--measure", "measured", type=click.Path(path_type=Path), help="Measure the input in this file again, and no more."
+)
+def command(
+    implementations: tuple[str, ...],
+    minutes: float | None,
+    examples: int | None,
+    seed: int,
+    workers: int,
+    hostile: bool,
+    measured: Path | None,
+) -> None:
+    """Fuzz implementations (default: impl)."""
+    console = Console()
+    if measured is not None:
+        sys.exit(measure_again(console, measured, implementations))
+    if minutes is None and examples is None:
+        raise InputError("say how long: --minutes or --examples")
+    held = True
+    for name in implementations or ("impl",):
+        if hostile:
+            held &= fuzz_hostile(console, name, examples or sys.maxsize, seed, workers, minutes)
+    sys.exit(0 if held else 1)
+
+
+def fuzz_hostile(console: Console, name: str, examples: int, seed: int, workers: int, minutes: float | None) -> bool:
+    """Whether hostile inputs stay within the limits."""
+    report = run_hostile(console, name, examples, seed, workers, minutes)
+    console.print(hostile_tables(report))
+    files = write_limits(name, report.findings, REPLAYS)
+    for finding, file in zip(report.findings, files, strict=True):
+        console.print(show_limit(finding, file))
+    console.print(limits_text(), soft_wrap=True)
+    console.print(hostile_summary(report), soft_wrap=True)
+    return not report.findings
+
+
+def measure_again(console: Console, file: Path, implementations: tuple[str, ...]) -> int:
+    """Put a recorded input to an implementation again (default: the one it was found with)."""
+    recorded, request = read_limit(file)
+    name = implementations[0] if implementations else recorded
+    implementation = load_implementation(name)
+    with guarded():
+        found = measure(implementation, realize_request(request))
+        finding = judged(implementation, request, found, str(file))
+    if finding is None:
+        console.print(f"[green]{name} stays within the limits on this input[/]")
+        return 0
+    console.print(show_limit(finding, None))
+    return 0 if finding.deviation else 1
