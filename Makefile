@@ -13,7 +13,7 @@ setup: .venv/.ready .venv/.peers ## make .venv with everything that is needed
 
 .venv/.ready: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tq]'
 	touch $@
 
 peers: .venv/.peers ## install nemo-gym, the peer that the gate compares with
@@ -37,7 +37,7 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=
 	$(BIN)/coverage report --include='spec/*' --fail-under=95
 	$(BIN)/coverage report --include='impl/*' --fail-under=95
 
