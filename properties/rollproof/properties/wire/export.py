@@ -251,7 +251,8 @@ def code_goals(area: Area) -> Iterator[Goal]:
 def mutant_goals(area: Area) -> Iterator[Goal]:
     """One per wrong implementation of the area: an input on which its invariant notices."""
     for mutant in MUTANTS:
-        if BY_ID[mutant.invariant].area is area:
+        item = BY_ID[mutant.invariant]
+        if item.area is area and set(item.requests) & set(OPERATIONS):
             links = links_of(mutant)
             note = Note("KnownFault" if links else "Rule", mutant.sentence, links)
             yield Goal(mutant.name, note, shows(mutant))
