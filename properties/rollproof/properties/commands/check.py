@@ -10,6 +10,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from rollproof.properties.dataplanes import DATA_PLANES, MEMORY, running
 from rollproof.properties.gate.files import write_replays, write_reports
 from rollproof.properties.gate.load import load_implementation, pick_areas
 from rollproof.properties.gate.profiles import PROFILES
@@ -34,6 +35,13 @@ REPLAYS: Final = Path(".rollproof") / "replays"
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=os.cpu_count, help="Processes; results do not depend on it."
 )
+@click.option(
+    "--data-plane",
+    type=click.Choice(DATA_PLANES),
+    default=MEMORY,
+    show_default=True,
+    help="What a reassembler runs over; transfer-queue starts one on a local Ray, in this process alone.",
+)
 @click.option("--report", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and JUnit here.")
 def command(
     implementations: tuple[str, ...],
@@ -42,6 +50,7 @@ def command(
     seed: int,
     max_examples: int | None,
     jobs: int,
+    data_plane: str,
     folder: Path | None,
 ) -> None:
     """Check implementations (default: impl).
@@ -51,11 +60,12 @@ def command(
     console = Console()
     names = implementations or ("impl",)
     tasks = [
-        Task(name, area, profile, seed, max_examples)
+        Task(name, area, profile, seed, max_examples, data_plane)
         for name in names
         for area in pick_areas(load_implementation(name), areas)
     ]
-    reports = run_tasks(console, tasks, jobs)
+    with running(data_plane):
+        reports = run_tasks(console, tasks, jobs if data_plane == MEMORY else 1)
     for report in reports:
         replays = write_replays(report, REPLAYS if folder is None else folder / "replays")
         show_report(console, report, replays)

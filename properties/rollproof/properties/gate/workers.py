@@ -17,6 +17,7 @@ from attrs import frozen
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rollproof.properties.dataplanes import MEMORY, over
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.profiles import PROFILES
 from rollproof.properties.gate.results import Report
@@ -36,10 +37,11 @@ class Task:
     profile: str
     seed: int
     max_examples: int | None = None
+    data_plane: str = MEMORY
 
     def check(self) -> Check:
         """The check to run."""
-        implementation = load_implementation(self.implementation)
+        implementation = over(load_implementation(self.implementation), self.data_plane)
         return Check(implementation, (self.area,), PROFILES[self.profile], self.seed, self.max_examples)
 
 
