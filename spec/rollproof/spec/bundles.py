@@ -46,9 +46,7 @@ def check_bundle(bundle: Mapping[Any, Any]) -> None:
         expect(isinstance(value, Tensor), name, value, "a tensor")
     patches, patch = check_pixels(bundle[BUNDLE_PIXELS])
     sizes = image_sizes(bundle[BUNDLE_SIZES])
-    for height, width in sizes:
-        expect(height % patch == 0 and width % patch == 0, BUNDLE_SIZES, (height, width), f"multiples of {patch}")
-    held = sum(height * width for height, width in sizes) // patch**2
+    held = patch_count(sizes, patch)
     expect(held == patches, BUNDLE_PIXELS, patches, f"the {show(held)} patches that {BUNDLE_SIZES} adds up to")
     if BUNDLE_FRAMES in bundle:
         frames = sum(frame_counts(bundle[BUNDLE_FRAMES]))
@@ -77,6 +75,13 @@ def image_sizes(sizes: Tensor) -> list[tuple[int, int]]:
     expect(len(shape) == 2 and shape[0] > 0 and shape[1] == 2, BUNDLE_SIZES, shape, "[n, 2] with n > 0")
     values = positive(BUNDLE_SIZES, sizes)
     return list(zip(values[0::2], values[1::2], strict=True))
+
+
+def patch_count(sizes: Sequence[tuple[int, int]], patch: int) -> int:
+    """How many patches images of these sizes in pixels are cut into, as an exact integer (decision D18)."""
+    for height, width in sizes:
+        expect(height % patch == 0 and width % patch == 0, BUNDLE_SIZES, (height, width), f"multiples of {patch}")
+    return sum(height * width for height, width in sizes) // patch**2
 
 
 def frame_counts(frames: Tensor) -> list[int]:

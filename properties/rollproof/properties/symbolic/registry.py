@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from rollproof.properties.symbolic import lineage, routes, terminal, values
+from rollproof.properties.symbolic import group, lineage, media, retained, routes, terminal, values
 from rollproof.properties.symbolic.rule import Rule
 
 
@@ -15,6 +15,6 @@ def rules_of(module: ModuleType) -> tuple[Rule, ...]:
 
 
 RULES: Final[tuple[Rule, ...]] = tuple(
-    rule for module in (values, terminal, lineage, routes) for rule in rules_of(module)
+    rule for module in (values, terminal, lineage, routes, media, retained, group) for rule in rules_of(module)
 )
 """Every rule."""
