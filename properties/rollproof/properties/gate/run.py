@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from attrs import define, field
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
@@ -58,6 +59,7 @@ class Check:
     """Whether to look for the smallest input of every disagreement."""
     progress: Progress = lambda _name, _count: None
     report: Report = field(init=False)
+    _codes: dict[Area, set[str]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         deviations = [item for item in self.implementation.deviations if item.area in self.areas]
@@ -70,6 +72,7 @@ class Check:
             invariants={item.id: InvariantTally() for area in self.areas for item in of_area(area)},
             codes={(area, code): CodeTally() for area in self.areas for code in reachable(area)},
         )
+        self._codes = {area: set(reachable(area)) for area in self.areas}
 
     @property
     def planned(self) -> int:
@@ -92,8 +95,6 @@ class Check:
         return self.report
 
     def _run_stream(self, stream: Stream) -> None:
-        invariants = [BY_ID[name] for name in self.report.invariants]
-        codes = {code for area, code in self.report.codes if area is stream.area}
         fresh: list[Finding] = []
         done = skipped = 0
 
@@ -110,26 +111,15 @@ class Check:
             except LeftOut:
                 self.report.left_out += 1
                 return
-            realized = realize_request(request)
-            self._count_code(stream.area, request, expected, actual, codes)
-            for item in invariants:
-                if not item.covers(request):
-                    continue
-                tally = self.report.invariants[item.id]
-                tally.examples += 1
-                finding = self._finding(item, request, realized, expected, actual, stream.name, done)
-                if finding is None:
-                    continue
+            for finding in self.record(stream, request, expected, actual, done):
+                tally = self.report.invariants[finding.invariant.id]
                 if finding.deviation is not None:
-                    counts = self.report.deviation_counts
-                    counts[finding.deviation] = counts.get(finding.deviation, 0) + 1
                     if finding.deviation not in self.report.deviations:
                         self.report.deviations[finding.deviation] = finding
                         fresh.append(finding)
                 elif tally.finding is None:
                     tally.finding = finding
                     fresh.append(finding)
-            self.report.requests += 1
             self.progress(stream.name, 1)
 
         examples = self._examples(stream)
@@ -143,8 +133,26 @@ class Check:
             else:
                 self.report.deviations[finding.deviation] = smallest
 
-    def _count_code(self, area: Area, request: Request, expected: Any, actual: Any, codes: set[str]) -> None:
-        code = driven_code(expected, codes)
+    def record(self, stream: Stream, request: Request, expected: Any, actual: Any, after: int) -> list[Finding]:
+        """Count one request and its answers; all that is wrong with them, declared deviations included."""
+        self.report.requests += 1
+        self._count_code(stream.area, request, expected, actual)
+        realized = realize_request(request)
+        found: list[Finding] = []
+        for name, tally in self.report.invariants.items():
+            if not BY_ID[name].covers(request):
+                continue
+            tally.examples += 1
+            finding = self.finding(BY_ID[name], request, realized, expected, actual, stream.name, after)
+            if finding is not None:
+                found.append(finding)
+                if finding.deviation is not None:
+                    counts = self.report.deviation_counts
+                    counts[finding.deviation] = counts.get(finding.deviation, 0) + 1
+        return found
+
+    def _count_code(self, area: Area, request: Request, expected: Any, actual: Any) -> None:
+        code = driven_code(expected, self._codes[area])
         if code is not None:
             tally = self.report.codes[area, code]
             tally.driven += 1
@@ -157,7 +165,7 @@ class Check:
         declared = self.implementation.deviations
         return next((known.id for known in declared if known.applies(request, expected, actual)), None)
 
-    def _finding(
+    def finding(
         self,
         item: Invariant,
         request: Request,
@@ -167,6 +175,7 @@ class Check:
         stream: str,
         after: int,
     ) -> Finding | None:
+        """What is wrong with two answers by one invariant, if anything."""
         try:
             complaint = item.check(realized, expected, actual)
         except Exception as error:
@@ -189,7 +198,7 @@ class Check:
             except LeftOut:
                 return
             realized = realize_request(request)
-            found = self._finding(first.invariant, request, realized, expected, actual, stream.name, first.after)
+            found = self.finding(first.invariant, request, realized, expected, actual, stream.name, first.after)
             if found is not None and found.deviation == first.deviation:
                 best = found
                 raise _Violated
@@ -217,15 +226,20 @@ def both_answers(implementation: Any, request: Request) -> tuple[Any, Any]:
 
 
 def exercise(
-    strategy: SearchStrategy[Any], body: Callable[[Any], None], examples: int, number: int, phases: Sequence[Phase]
+    strategy: SearchStrategy[Any],
+    body: Callable[[Any], None],
+    examples: int,
+    number: int,
+    phases: Sequence[Phase],
+    database: ExampleDatabase | None = None,
 ) -> None:
-    """Run ``body`` on examples of ``strategy``, the same ones for the same seed."""
+    """Run ``body`` on examples of ``strategy``, the same ones for the same seed and the same content of a database."""
 
     @seed(number)
     @settings(
         max_examples=examples,
         phases=phases,
-        database=None,
+        database=database,
         deadline=None,
         derandomize=False,
         report_multiple_bugs=False,
