@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Iterable, Iterator
-from io import StringIO
+from io import SEEK_END, StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -246,7 +246,8 @@ class RuleItem(pytest.Item):
 
     def shown(self, finding: Finding) -> str:
         """A finding as ``rollproof check`` prints it, and the command that repeats it."""
-        text = StringIO()
+        text = StringIO(f"{finding.complaint}\n")
+        text.seek(0, SEEK_END)
         Console(file=text, width=WIDTH, no_color=True).print(show_finding(finding, None))
         file = self.found.replays.get(finding.deviation or finding.invariant.id)
         return text.getvalue() if file is None else f"{text.getvalue()}rollproof replay {file}"
@@ -263,7 +264,7 @@ class InvariantItem(RuleItem):
         if tally.examples == 0:
             kinds = BY_ID[self.subject].requests
             if not any(offers(load_implementation(self.task.implementation), kind) for kind in kinds):
-                pytest.skip(f"it answers no {' or '.join(kind.__name__ for kind in kinds)}")
+                pytest.skip(f"{self.task.implementation} answers no {' or '.join(kind.__name__ for kind in kinds)}")
             raise Failed("no example ran: nothing is known about it")
 
 
@@ -281,7 +282,7 @@ class CodeItem(RuleItem):
             raise Failed("\n".join([f"{self.subject}: {count}", *(self.shown(found) for found in alike)]))
         if tally.driven == 0:
             if self.out_of_reach():
-                pytest.skip("it answers no request that can be refused so")
+                pytest.skip(f"{self.task.implementation} answers no request that can be refused so")
             raise Failed(f"{self.subject}: not driven by any of {report.requests:,} requests; run more examples")
         if wrong:
             pytest.xfail(f"answered otherwise {wrong:,} of {tally.driven:,} times, as declared")
