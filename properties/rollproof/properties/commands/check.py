@@ -42,7 +42,12 @@ REPLAYS: Final = Path(".rollproof") / "replays"
     show_default=True,
     help="What a reassembler runs over; transfer-queue starts one on a local Ray, in this process alone.",
 )
-@click.option("--report", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and JUnit here.")
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write HTML, JSON, JUnit and SARIF here.",
+)
 def command(
     implementations: tuple[str, ...],
     areas: tuple[str, ...],

@@ -38,19 +38,28 @@ def write_replays(report: Report, folder: Path) -> dict[str, str]:
     """One file per finding; the answer maps an invariant's or deviation's id to its file."""
     named = [(finding.invariant.id, finding) for finding in report.falsified]
     named += list(report.deviations.items())
-    files = {}
-    for name, finding in named:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{safe(report.implementation)}-{safe(name)}.json"
-        content = {
-            "format": REPLAY_FORMAT,
-            "implementation": report.implementation,
-            "invariant": finding.invariant.id,
-            "request": dump(finding.request),
-        }
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        files[name] = str(path)
-    return files
+    return {
+        name: write_replay(report.implementation, finding, replay_path(folder, report.implementation, name))
+        for name, finding in named
+    }
+
+
+def write_replay(implementation: str, finding: Finding, path: Path) -> str:
+    """One finding's file; the answer is its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format": REPLAY_FORMAT,
+        "implementation": implementation,
+        "invariant": finding.invariant.id,
+        "request": dump(finding.request),
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def replay_path(folder: Path, implementation: str, name: str) -> Path:
+    """Where the replay file of an invariant's or a deviation's finding stands."""
+    return folder / f"{safe(implementation)}-{safe(name)}.json"
 
 
 def safe(name: str) -> str:
@@ -122,8 +131,12 @@ def report_content(report: Report) -> dict[str, Any]:
             for name, tally in report.invariants.items()
         ],
         "codes": [
-            {"area": area.value, "code": code, "driven": tally.driven, "right": tally.right}
+            {"area": area.value, "code": code, "driven": tally.driven, "right": tally.right, "excused": tally.excused}
             for (area, code), tally in report.codes.items()
+        ],
+        "streams": [
+            {"area": area.value, "name": name, "requests": tally.requests, "seconds": round(tally.seconds, 3)}
+            for (area, name), tally in report.streams.items()
         ],
         "deviations": [
             {
@@ -138,10 +151,24 @@ def report_content(report: Report) -> dict[str, Any]:
 
 
 def write_reports(reports: list[Report], folder: Path) -> None:
-    """``report.json`` and ``junit.xml`` over all checked implementations."""
+    """``report.json``, ``report.html``, ``report.sarif`` and ``junit.xml`` over all checked implementations.
+
+    Their replay files are expected in ``replays``, below ``folder``.
+    """
+    from rollproof.properties.gate.html import html_page
+    from rollproof.properties.gate.sarif import sarif_log
+
     folder.mkdir(parents=True, exist_ok=True)
     content = [report_content(report) for report in reports]
     (folder / "report.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    replays = folder / "replays"
+    (folder / "report.html").write_text(html_page(reports, replays), encoding="utf-8")
+    (folder / "report.sarif").write_text(json.dumps(sarif_log(reports, replays), indent=1) + "\n", encoding="utf-8")
+    write_junit(reports, folder / "junit.xml")
+
+
+def write_junit(reports: list[Report], path: Path) -> None:
+    """One suite per implementation, one case per invariant."""
     xml = JUnitXml("rollproof")
     for report in reports:
         suite = TestSuite(report.implementation)
@@ -156,7 +183,7 @@ def write_reports(reports: list[Report], folder: Path) -> None:
                 case.result = [Skipped("no example ran")]
             suite.add_testcase(case)
         xml.add_testsuite(suite)
-    xml.write(str(folder / "junit.xml"), pretty=True)
+    xml.write(str(path), pretty=True)
 
 
 def printable(text: str) -> str:

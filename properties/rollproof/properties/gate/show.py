@@ -95,24 +95,32 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value.values() if isinstance(value, Tensor) and value.dtype in READABLE else value
 
 
+def differences(expected: Answer, actual: Answer) -> list[tuple[str, str, str]] | None:
+    """Where two large values differ: path, the contract's, the implementation's. None where showing all is clearer."""
+    both = isinstance(expected, Accepted) and isinstance(actual, Accepted)
+    if not both or max(len(repr(expected)), len(repr(actual))) <= SHOWN_WHOLE:
+        return None
+    sides = [dict(leaves(answer)) for answer in (expected, actual)]
+    paths = [path for path in {**sides[0], **sides[1]} if repr(sides[0].get(path)) != repr(sides[1].get(path))]
+    cells = ([f"{side[path]!r:.300}" if path in side else "(absent)" for side in sides] for path in paths)
+    return [(path.removeprefix("value"), left, right) for path, (left, right) in zip(paths, cells, strict=True)]
+
+
 def show_answers(expected: Answer, actual: Answer) -> Table:
     """Both answers side by side; of large ones only what differs."""
     table = Table(expand=True, show_edge=False)
-    both = isinstance(expected, Accepted) and isinstance(actual, Accepted)
-    if not both or max(len(repr(expected)), len(repr(actual))) <= SHOWN_WHOLE:
+    rows = differences(expected, actual)
+    if rows is None:
         table.add_column("the contract", ratio=1)
         table.add_column("the implementation", ratio=1)
         table.add_row(show_answer(expected), show_answer(actual))
         return table
     for name in ("where", "the contract", "the implementation"):
         table.add_column(name, ratio=1)
-    sides = [dict(leaves(answer)) for answer in (expected, actual)]
-    paths = [path for path in {**sides[0], **sides[1]} if repr(sides[0].get(path)) != repr(sides[1].get(path))]
-    for path in paths[:MOST_DIFFERENCES]:
-        cells = [f"{side[path]!r}" if path in side else "(absent)" for side in sides]
-        table.add_row(Text(path.removeprefix("value")), *(Text(f"{cell:.300}") for cell in cells))
-    if len(paths) > MOST_DIFFERENCES:
-        table.add_row(Text(f"and {len(paths) - MOST_DIFFERENCES} more"), "", "")
+    for row in rows[:MOST_DIFFERENCES]:
+        table.add_row(*map(Text, row))
+    if len(rows) > MOST_DIFFERENCES:
+        table.add_row(Text(f"and {len(rows) - MOST_DIFFERENCES} more"), "", "")
     return table
 
 

@@ -1,0 +1,173 @@
+"""A check as one HTML page that needs nothing else: no script, no font, no image, no network.
+
+What is shown is computed here; ``report.html.jinja`` says how it looks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import frozen
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from rich.pretty import pretty_repr
+
+from rollproof.properties.gate.files import answer_text, printable, replay_path, safe
+from rollproof.properties.gate.results import CodeTally, Finding, Report
+from rollproof.properties.gate.show import LONGEST_INPUT, MOST_DIFFERENCES, differences, verdict
+from rollproof.properties.strategies.codec import dump
+from rollproof.spec.invariants import BY_ID
+from rollproof.spec.requests import Accepted, Answer, Area
+
+TEMPLATE: Final = "report.html.jinja"
+HEAT_STEPS: Final = 5
+"""Shades of the heat map. One more means about four times as often."""
+SLOWEST_STREAMS: Final = 10
+
+
+@frozen
+class Cell:
+    """One rejection code in the heat map."""
+
+    code: str
+    driven: int
+    heat: int
+    """0 where it was not driven, else 1 to ``HEAT_STEPS``."""
+    kind: str
+    """``right``, ``declared``, ``wrong`` or ``undriven``."""
+    words: str
+
+
+@frozen
+class Shown:
+    """A finding, ready to print."""
+
+    anchor: str
+    title: str
+    finding: Finding
+    sentence: str
+    kind: str
+    input: str
+    length: int
+    expected: str
+    actual: str
+    differences: list[tuple[str, str, str]] | None
+    more: int
+    command: str
+
+
+@frozen
+class AreaTime:
+    """What one area's streams took."""
+
+    area: Area
+    requests: int
+    seconds: float
+    share: float
+    """Of the slowest area's time, in per cent."""
+
+
+def html_page(reports: Sequence[Report], replays: Path) -> str:
+    """The page on some reports; ``replays`` is the folder of their replay files."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+    )
+    sections = [section(index, report, replays) for index, report in enumerate(reports)]
+    return environment.get_template(TEMPLATE).render(sections=sections, version=version("rollproof"), steps=HEAT_STEPS)
+
+
+def section(index: int, report: Report, replays: Path) -> dict[str, Any]:
+    """One implementation's part of the page."""
+    anchor = f"r{index}-{safe(report.implementation)}"
+    cells = {area: [cell(code, tally) for (of, code), tally in report.codes.items() if of is area] for area in Area}
+    streams = sorted(report.streams.items(), key=lambda item: -item[1].seconds)
+    options = "".join(f" --area {area}" for area in report.areas)
+    return {
+        "anchor": anchor,
+        "report": report,
+        "invariants": [
+            (BY_ID[name], tally.examples, verdict(report, name).plain, verdict_kind(report, name))
+            for name, tally in report.invariants.items()
+        ],
+        "findings": [show(anchor, report, found, found.invariant_id, replays) for found in report.falsified],
+        "deviations": [show(anchor, report, found, name, replays) for name, found in report.deviations.items()],
+        "codes": {area: found for area, found in cells.items() if found},
+        "driven": sum(tally.driven > 0 for tally in report.codes.values()),
+        "times": area_times(report),
+        "streams": [(area, name, tally) for (area, name), tally in streams[:SLOWEST_STREAMS]],
+        "command": f"rollproof check {shlex.quote(report.implementation)}{options} "
+        f"--profile {report.profile} --seed {report.seed}",
+    }
+
+
+def verdict_kind(report: Report, name: str) -> str:
+    """``held``, ``falsified``, ``declared`` or ``undriven``: which sign and colour a verdict has."""
+    tally = report.invariants[name]
+    if tally.finding is not None:
+        return "falsified"
+    if tally.examples == 0:
+        return "undriven"
+    declared = any(finding.invariant_id == name for finding in report.deviations.values())
+    return "declared" if declared else "held"
+
+
+def cell(code: str, tally: CodeTally) -> Cell:
+    """A rejection code's shade and words."""
+    if tally.driven == 0:
+        return Cell(code, 0, 0, "undriven", "not driven")
+    heat = min(HEAT_STEPS, 1 + int(math.log(tally.driven, 4)))
+    wrong = tally.driven - tally.right
+    if wrong > tally.excused:
+        return Cell(code, tally.driven, heat, "wrong", f"{wrong - tally.excused:,} wrong")
+    if wrong:
+        return Cell(code, tally.driven, heat, "declared", f"{wrong:,} otherwise, as declared")
+    return Cell(code, tally.driven, heat, "right", "all right")
+
+
+def show(anchor: str, report: Report, finding: Finding, name: str, replays: Path) -> Shown:
+    """A finding's input and answers as text."""
+    text = json.dumps(dump(finding.request), ensure_ascii=True, indent=1)
+    rows = differences(finding.expected, finding.actual)
+    return Shown(
+        anchor=f"{anchor}-{safe(name)}",
+        title=name,
+        finding=finding,
+        sentence=finding.invariant.sentence if finding.deviation is None else report.declared[name],
+        kind=type(finding.request).__name__,
+        input=text if len(text) <= LONGEST_INPUT else f"{text[:LONGEST_INPUT]}…",
+        length=len(text),
+        expected=pretty_answer(finding.expected),
+        actual=pretty_answer(finding.actual),
+        differences=None if rows is None else rows[:MOST_DIFFERENCES],
+        more=0 if rows is None else max(0, len(rows) - MOST_DIFFERENCES),
+        command=f"rollproof replay {shlex.quote(str(replay_path(replays, report.implementation, name)))}",
+    )
+
+
+def pretty_answer(answer: Answer) -> str:
+    """An answer over several lines."""
+    if not isinstance(answer, Accepted):
+        return answer_text(answer)
+    return pretty_repr(answer.value, max_width=60, max_string=120, max_length=12, max_depth=6)
+
+
+def area_times(report: Report) -> list[AreaTime]:
+    """What each area took, in the contract's order."""
+    tallies = {area: [tally for (of, _), tally in report.streams.items() if of is area] for area in report.areas}
+    seconds = {area: sum(tally.seconds for tally in found) for area, found in tallies.items()}
+    most = max(seconds.values(), default=0.0) or 1.0
+    return [
+        AreaTime(area, sum(tally.requests for tally in found), seconds[area], 100 * seconds[area] / most)
+        for area, found in tallies.items()
+    ]
