@@ -64,6 +64,7 @@ class Report:
     areas: tuple[Area, ...]
     profile: str
     seed: int
+    max_examples: int | None = None
     declared: dict[str, str] = field(factory=dict)
     """Declared deviations: id to sentence."""
     invariants: dict[str, InvariantTally] = field(factory=dict)

@@ -68,6 +68,7 @@ class Check:
             areas=self.areas,
             profile=self.profile.name,
             seed=self.seed,
+            max_examples=self.max_examples,
             declared={item.id: item.sentence for item in deviations},
             invariants={item.id: InvariantTally() for area in self.areas for item in of_area(area)},
             codes={(area, code): CodeTally() for area in self.areas for code in reachable(area)},
