@@ -11,9 +11,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rollproof.impl.columns import read_scalars
 from rollproof.impl.dataplane import DataPlane
 from rollproof.impl.dataplane.memory import MemoryDataPlane
-from rollproof.impl.dataplane.transfer_queue import ColumnConflict, TransferQueueDataPlane, attach
+from rollproof.impl.dataplane.transfer_queue import ColumnConflict, TransferQueueDataPlane, _pack_exactly, attach
 from rollproof.impl.reassembler import PublishError
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -122,15 +123,27 @@ def test_another_dtype_is_refused_and_taken_back(queue, partition):
 
 
 def test_rows_that_another_client_put_in_two_dtypes_come_back_as_they_are(queue, partition, client):
-    """The queue itself answers them as the first row's dtype: 2.5 would read as 2."""
+    """Left alone, the queue answers 2 for the 2.5, or ends the process."""
     import transfer_queue
 
     queue.put_samples(["whole"], partition, row(2))
     transfer_queue.kv_batch_put(["half"], partition, row(1, ids=torch.tensor([[2.5]])), [{}])
     found = rows(queue.get_samples(["whole", "half"], partition, ["ids"]).get("ids"))
     assert [(item.dtype, item.tolist()) for item in found] == [(torch.int64, [0, 1]), (torch.float32, [2.5])]
-    direct = transfer_queue.kv_batch_get(["whole", "half"], partition, ["ids"]).get("ids")
-    assert [item.tolist() for item in direct.unbind()] == [[0, 1], [2]]
+    many = [f"half {index}" for index in range(8)]
+    for index, key in enumerate(many):
+        dtype = (torch.float64, torch.bfloat16, torch.bool)[index % 3]
+        columns = {"ids": torch.ones(1, index + 1, dtype=dtype), "one": torch.ones(1, dtype=dtype)}
+        transfer_queue.kv_batch_put([key], partition, TensorDict(columns, batch_size=[1]))
+    answer = queue.get_samples(many, partition, ["ids", "one"])
+    assert [item.dtype for item in rows(answer.get("ids"))][:3] == [torch.float64, torch.bfloat16, torch.bool]
+    with pytest.raises(ValueError, match="one: "):
+        read_scalars(answer, "one", torch.float64)
+
+
+def test_another_version_of_the_queue_is_refused():
+    with pytest.raises(RuntimeError, match="not known to be read safely"):
+        _pack_exactly(object())
 
 
 def test_a_row_that_is_registered_and_not_written_is_missing(queue, partition):

@@ -13,9 +13,6 @@ from tensordict import TensorDictBase
 from rollproof.impl.dataplane.transfer_queue import ColumnConflict, TransferQueueDataPlane, local_queue
 from rollproof.properties.adapters.reassembler import ReassemblerAdapter
 from rollproof.properties.errors import InputError
-from rollproof.properties.protocol import Deviation
-from rollproof.spec.constants import MEDIA_FLAG_COLUMNS, SCALAR_COLUMNS
-from rollproof.spec.requests import Answer, Area, Request
 
 MEMORY: Final = "memory"
 TRANSFER_QUEUE: Final = "transfer-queue"
@@ -37,7 +34,6 @@ def over(implementation: Any, name: str) -> Any:
         raise InputError(f"{implementation.name} is no reassembler over a data plane: --data-plane does not apply")
     on_queue: Any = implementation
     on_queue.make_plane = QueuePartitions(TransferQueueDataPlane(TIMEOUT_S)).fresh
-    on_queue.deviations = (*implementation.deviations, *WIDENED)
     return on_queue
 
 
@@ -101,34 +97,3 @@ class OwnPartitions:
         partition = f"{self.prefix}/{partition_id}"
         self.partitions.add(partition)
         return partition
-
-
-# ── what the queue cannot show ──────────────────────────────────────────────────────────────────────────────────────
-
-NARROW: Final = frozenset({"int32", "int16", "int8", "uint8", "bool"})
-"""Dtypes whose every value is an int64, so that torch stacks them with int64 as int64."""
-
-
-def widened(request: Request, _expected: Answer, _actual: Answer) -> bool:
-    """Whether some staged rows hold a scalar column as int64 and others hold it narrower."""
-    rows = getattr(getattr(request, "staging", None), "rows", {})
-    for name in (*SCALAR_COLUMNS, *MEDIA_FLAG_COLUMNS):
-        dtypes = {row[name].dtype for row in rows.values() if name in row and len(row[name].shape) == 1}
-        if "int64" in dtypes and dtypes & NARROW:
-            return True
-    return False
-
-
-WIDENED: Final = tuple(
-    Deviation(
-        id=f"queue-widens-scalars-{area}",
-        area=area,
-        section="9",
-        sentence=(
-            "A scalar column that one row staged narrower than int64 and another as int64 arrives as int64: the queue "
-            "stacks the rows before anybody sees them. The values are the same, and the digest covers them."
-        ),
-        applies=widened,
-    )
-    for area in (Area.ROLLOUT, Area.GROUP, Area.ROUTES, Area.MEDIA)
-)

@@ -67,7 +67,7 @@ class MemoryDataPlane:
         if sample_ids and not found:
             raise ValueError(f"partition {partition_id!r} holds none of the {len(sample_ids)} requested rows")
         shared = [name for name in select_fields if found and all(name in row for row in found)]
-        return TensorDict({name: _pack([row[name] for row in found]) for name in shared}, batch_size=[len(found)])
+        return TensorDict({name: pack_rows([row[name] for row in found]) for name in shared}, batch_size=[len(found)])
 
     def clear_samples(self, sample_ids: list[str] | None, partition_id: str) -> None:
         """Remove rows and their tags; None removes the partition."""
@@ -91,8 +91,8 @@ class MemoryDataPlane:
             return {sample_id: dict(tags) for sample_id, tags in self._tags.get(partition_id, {}).items()}
 
 
-def _pack(rows: list[torch.Tensor]) -> Any:
-    """Rows as one batched column that shares no memory with them."""
+def pack_rows(rows: list[torch.Tensor]) -> Any:
+    """Rows as one batched column that shares no memory with them, each with its own dtype and shape."""
     first = rows[0]
     if any((row.dtype, row.shape[1:], row.dim()) != (first.dtype, first.shape[1:], first.dim()) for row in rows):
         return NonTensorStack(*(row.clone() for row in rows))

@@ -1,9 +1,9 @@
 """TransferQueue as a data plane: rows in storage units behind a controller, all of them Ray actors.
 
 The queue answers in ways that a finalizer must not take at face value. A put returns although the controller never
-learned of it; a read has no deadline; rows of different dtypes come back as one nested tensor of the first row's
-dtype; and a row that is cleared while it is read may come back as the row that took its place. This module turns each
-of them into a missing row, an error or the rows as they are, and otherwise leaves the queue's answers alone.
+learned of it; a read has no deadline; rows of different dtypes come back cast to one, or end the process that reads
+them; and a row that is cleared while it is read may come back as the row that took its place. This module turns each of
+them into a missing row, an error or the rows as they are, and otherwise leaves the queue's answers alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any, Final, TypeVar
 
 import torch
 from attrs import define, field
-from tensordict import NonTensorStack, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
+
+from rollproof.impl.dataplane.memory import pack_rows
 
 T = TypeVar("T")
 
@@ -162,22 +164,9 @@ async def _get(client: Any, keys: list[str], partition: str, columns: list[str])
     if not shared:
         return TensorDict({}, batch_size=[found.size])
     data: TensorDict = await client.async_get_data(found.select_fields(shared))
-    for name in shared:
-        if _is_cast(data.get(name)):
-            data[name] = NonTensorStack(*await _one_by_one(client, found.select_fields([name]), name))
     if (await _metadata(client, keys, partition)).global_indexes != found.global_indexes:
         raise KeyError(f"partition {partition!r}: a row was cleared while it was read")
     return data
-
-
-def _is_cast(column: Any) -> bool:
-    """Whether a column is what the queue makes of rows that share no jagged layout: the first row's dtype for all."""
-    return isinstance(column, torch.Tensor) and column.is_nested and column.layout is not torch.jagged
-
-
-async def _one_by_one(client: Any, found: Any, name: str) -> list[torch.Tensor]:
-    """The rows of one column, each with the dtype and shape that it was put with."""
-    return [(await client.async_get_data(found.select_samples([row]))).get(name)[0] for row in range(found.size)]
 
 
 async def _clear(client: Any, keys: list[str], partition: str) -> None:
@@ -213,7 +202,20 @@ def attach() -> Any:
     except ValueError as error:
         raise RuntimeError("no TransferQueue is running in this Ray cluster: call transfer_queue.init()") from error
     transfer_queue.init()
-    return transfer_queue.get_client()
+    client = transfer_queue.get_client()
+    _pack_exactly(client.storage_manager)
+    return client
+
+
+def _pack_exactly(manager: Any) -> None:
+    """Let a client put the rows of a read together without torch's conversions.
+
+    Left alone, it stacks scalars as whatever dtype holds them all, and makes other rows of different dtypes a strided
+    nested tensor: of the first row's dtype, or a segmentation fault. It offers no setting for it.
+    """
+    if not hasattr(manager, "_pack_field_values"):
+        raise RuntimeError(f"{type(manager).__name__}: this version of TransferQueue is not known to be read safely")
+    manager._pack_field_values = pack_rows
 
 
 @contextmanager

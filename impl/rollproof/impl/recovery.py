@@ -1,0 +1,204 @@
+"""What to do about a group whose finalizer died, or whose call never came back.
+
+Nobody knows then how far it came: its rows may be published and its staging half cleared, and a second run would
+overwrite good rows with placeholders. What the data plane holds decides. It can, because a finalizer's effects have an
+order: one put of all rows, then one clear.
+
+| rows there | staged keys there | what it means | what ``recover`` does |
+| --- | --- | --- | --- |
+| all | any | the put happened | clears what is still staged |
+| none | some, or the group owns none | the put did not happen | runs the group |
+| some | all | the put broke off half-way; nothing was cleared | runs the group, which puts all rows |
+| some | not all | rows are lost that were published | ``Undecidable`` |
+| none | none of those it owns | published and consumed, or lost | ``Undecidable`` |
+
+Two things must hold. The finalizer is dead: one that still runs could read half-cleared staging. And nobody takes rows
+of a group before its result is known, or "none" would also mean "all of them, and consumed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from rollproof.impl.columns import column_rows
+from rollproof.impl.group import sample_ids
+from rollproof.impl.outcomes import FinalizedGroup, batch_meta
+from rollproof.impl.reassembler import CleanupError, RolloutReassembler
+from rollproof.impl.records import read_receipt
+from rollproof.impl.rollout import owned_keys
+from rollproof.impl.staging import StagingSource, call_plane
+from rollproof.spec.constants import TASK_NAME
+from rollproof.spec.records import GroupRequest
+from rollproof.spec.rejections import Rejected
+
+EVIDENCE = ("input_lengths", "token_mask")
+"""Columns of published rows from which a group's result is rebuilt."""
+
+
+class Undecidable(RuntimeError):
+    """What is left of a group does not say what happened to it; nothing was changed. ``Recovery.discard`` ends it."""
+
+    def __init__(self, group_id: str, holding: Holding) -> None:
+        self.group_id, self.holding = group_id, holding
+        super().__init__(group_id, holding)
+
+    def __str__(self) -> str:
+        at = self.holding
+        return (
+            f"group {self.group_id}: {at.rows} of {at.of_rows} rows are published and {at.staged} of {at.of_staged} "
+            "staged rows are left: neither finishing nor running it again would be safe"
+        )
+
+
+@frozen
+class Holding:
+    """How much of a group the data plane holds: published rows, and staged rows that its rollouts own."""
+
+    rows: int
+    of_rows: int
+    staged: int
+    of_staged: int
+
+    @property
+    def published(self) -> bool:
+        """Whether the group's put happened."""
+        return self.rows == self.of_rows
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a run gives the rows that the first one would have given."""
+        if self.rows:
+            return not self.published and self.staged == self.of_staged
+        return self.staged > 0 or self.of_staged == 0
+
+
+@frozen(eq=False)
+class Recovery:
+    """Recovers groups of one training partition and one staging partition.
+
+    ``deferred`` is the reassembler's ``defer_routed_experts_to_policy``: then the policy clears staging.
+    """
+
+    dp_client: Any
+    partition_id: str
+    staging_partition: str
+    deferred: bool = False
+
+    def holding(self, request: GroupRequest) -> Holding:
+        """What the data plane holds of a group. Its errors propagate, but for those that say "not there"."""
+        ids, owned = sample_ids(request), owned_by(request)
+        rows = self._count(self.partition_id, ids, EVIDENCE[:1])
+        staged = 0 if rows == len(ids) else self._count(self.staging_partition, owned, ("delta_len",))
+        return Holding(rows, len(ids), staged, len(owned))
+
+    def recover(self, request: GroupRequest, reassembler: RolloutReassembler) -> FinalizedGroup:
+        """Finish a group, or run it, whichever the data plane shows to be right.
+
+        May be called again after any error. A group that was only finished comes back without metrics and field names.
+        Both its weight versions are the oldest one, off the tags of its rows; where the data plane lists no tags, they
+        are the request's fallback.
+        Raises ``Undecidable``, and whatever ``finalize_group`` raises.
+        """
+        holding = self.holding(request)
+        if holding.published:
+            group = self._rebuilt(request)
+            if not self.deferred:
+                self._clear(owned_by(request))
+            return group
+        if not holding.may_run:
+            raise Undecidable(request.group_id, holding)
+        return run(reassembler, request)
+
+    def discard(self, request: GroupRequest) -> None:
+        """Remove what is left of a group that nobody will train: its rows, then its staging."""
+        ids, partition = sample_ids(request), self.partition_id
+        call_plane(self.dp_client, "clear_samples", sample_ids=ids, partition_id=partition)
+        self._clear(owned_by(request), published=False)
+
+    def _count(self, partition: str, keys: Sequence[str], columns: Sequence[str]) -> int:
+        """How many of the rows are there. A plane that answers a partial miss with an error is asked row by row."""
+        if not keys:
+            return 0
+        if self._there(partition, keys, columns) == len(keys):
+            return len(keys)
+        return sum(self._there(partition, [key], columns) for key in keys)
+
+    def _there(self, partition: str, keys: Sequence[str], columns: Sequence[str]) -> int:
+        try:
+            return int(StagingSource(self.dp_client, partition).read(keys, columns).batch_size[0])
+        except Rejected:
+            return 0
+
+    def _clear(self, keys: list[str], *, published: bool = True) -> None:
+        if not keys:
+            return
+        partition = self.staging_partition
+        try:
+            call_plane(self.dp_client, "clear_samples", sample_ids=keys, partition_id=partition)
+        except Exception as error:
+            raise CleanupError(partition, keys, published) from error
+
+    def _rebuilt(self, request: GroupRequest) -> FinalizedGroup:
+        """The result of a group whose rows are published."""
+        ids = sample_ids(request)
+        answer = StagingSource(self.dp_client, self.partition_id).read(ids, EVIDENCE)
+        lengths = [int(row) for row in column_rows(answer.get(EVIDENCE[0]))]
+        masks = column_rows(answer.get(EVIDENCE[1]))
+        trained = [int(mask[:length].sum()) for mask, length in zip(masks, lengths, strict=True)]
+        tags = self._tags(ids)
+        versions = [int(tag["weight_version"]) for tag in tags or ()] or [request.fallback_weight_version]
+        return FinalizedGroup(
+            meta=batch_meta(
+                partition_id=self.partition_id,
+                task_name=TASK_NAME,
+                sample_ids=ids,
+                fields=None,
+                sequence_lengths=lengths,
+                extra_info={},
+                tags=tags,
+            ),
+            group_min_wv=min(versions),
+            group_max_wv=max(versions),
+            staging_keys=owned_by(request) if self.deferred else [],
+            canonical_output_tokens=sum(trained),
+            valid_row_count=sum(count > 0 for count in trained),
+            total_row_count=len(ids),
+        )
+
+    def _tags(self, ids: Sequence[str]) -> list[dict[str, Any]] | None:
+        """The rows' tags, where the data plane can list them."""
+        if not hasattr(self.dp_client, "tags"):
+            return None
+        listed: Mapping[str, Mapping[str, Any]] = self.dp_client.tags(self.partition_id)
+        return [dict(listed[key]) for key in ids]
+
+
+def owned_by(request: GroupRequest) -> list[str]:
+    """Every staging key that the group's rollouts own (D14), read off the receipts alone."""
+    keys: list[str] = []
+    for rollout_id, receipt in zip(request.rollout_ids, request.receipts, strict=True):
+        try:
+            parsed = None if receipt is None else read_receipt(receipt)
+        except Rejected:
+            continue
+        keys += owned_keys(rollout_id, parsed)
+    return keys
+
+
+def run(reassembler: RolloutReassembler, request: GroupRequest) -> FinalizedGroup:
+    """``finalize_group`` with the arguments of a request."""
+    canonical = request.canonical_sample_ids
+    return reassembler.finalize_group(
+        request.group_id,
+        list(request.rollout_ids),
+        list(request.receipts),
+        list(request.rewards),
+        mask_sample=list(request.mask_sample),
+        fallback_weight_version=request.fallback_weight_version,
+        prompt_idx=request.prompt_idx,
+        loss_multiplier=request.loss_multiplier,
+        canonical_sample_ids=None if canonical is None else list(canonical),
+    )
