@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from attrs import field, frozen
 from hypothesis import Phase
@@ -25,9 +25,11 @@ from rollproof.properties.mutants import MUTANTS
 from rollproof.properties.mutants.mutant import Mutant, MutantImplementation
 from rollproof.properties.strategies.recipes import realize_request
 from rollproof.properties.strategies.requests import Stream, request_streams
+from rollproof.properties.wire.edges import edges
 from rollproof.properties.wire.messages import KINDS, OPERATIONS, request_object
 from rollproof.properties.wire.values import NotCarried
 from rollproof.properties.wire.vectors import Note, Vector, VectorFile, expected_code
+from rollproof.properties.wire.verify import complaint_of
 from rollproof.spec.invariants import BY_ID
 from rollproof.spec.oracle import answer
 from rollproof.spec.rejections import Code
@@ -103,10 +105,11 @@ class Candidate:
 
 @frozen
 class Goal:
-    """What one vector is there for: its flag, what the flag means, and which inputs will do."""
+    """What one vector is there for: its flag, what the flag means, and which inputs, of which kinds, will do."""
 
     flag: str
     note: Note
+    kinds: tuple[type, ...]
     holds: Callable[[Candidate], bool]
 
 
@@ -126,7 +129,8 @@ def export(area: Area, seed: int = 0) -> VectorFile:
             comments[candidate.text].append(comment)
 
     for goal in (*code_goals(area), *mutant_goals(area)):
-        found = next((candidate for candidate in candidates if goal.holds(candidate)), None) or search(area, seed, goal)
+        fitting = (one for one in candidates if isinstance(one.request, goal.kinds) and goal.holds(one))
+        found = next(fitting, None) or search(area, seed, goal)
         if found is not None:
             looks_for = "" if goal.note.bugType == "Rejection" else "Looks for: "
             take(found, goal.flag, goal.note, looks_for + goal.note.description)
@@ -189,7 +193,7 @@ def shrunk(stream: Stream, seed: int, goal: Goal) -> Candidate | None:
 
     def body(request: Request) -> None:
         nonlocal best, steps
-        candidate = carried(request, stream.name)
+        candidate = carried(request, stream.name) if isinstance(request, goal.kinds) else None
         steps += best is not None
         if steps > SHRINKING:
             raise _Enough
@@ -245,7 +249,8 @@ def code_goals(area: Area) -> Iterator[Goal]:
         stages = [code for code in Code if code.code == (subject or carrier)]
         entry = min(stages, key=lambda code: code.value.shadowed_by is not None).value
         note = Note("Rejection", f"{entry.sentence} (section {entry.section})")
-        yield Goal(name, note, lambda one, name=name: driven_code(one.expected, {name}) == name)  # type: ignore[misc]
+        kinds = tuple(KINDS.values())
+        yield Goal(name, note, kinds, lambda one, name=name: driven_code(one.expected, {name}) == name)  # type: ignore[misc]
 
 
 def mutant_goals(area: Area) -> Iterator[Goal]:
@@ -255,7 +260,7 @@ def mutant_goals(area: Area) -> Iterator[Goal]:
         if item.area is area and set(item.requests) & set(OPERATIONS):
             links = links_of(mutant)
             note = Note("KnownFault" if links else "Rule", mutant.sentence, links)
-            yield Goal(mutant.name, note, shows(mutant))
+            yield Goal(mutant.name, note, item.requests, shows(mutant))
 
 
 def links_of(mutant: Mutant) -> tuple[str, ...]:
@@ -269,25 +274,16 @@ def shows(mutant: Mutant) -> Callable[[Candidate], bool]:
     item, implementation = BY_ID[mutant.invariant], MutantImplementation(mutant)
 
     def holds(candidate: Candidate) -> bool:
-        if not item.covers(candidate.request):
-            return False
         actual = ask(implementation, realize_request(candidate.request))
         return complaint_of(item, candidate.request, candidate.expected, actual) is not None
 
     return holds
 
 
-def complaint_of(item: Any, request: Request, expected: Answer, actual: Answer) -> str | None:
-    """What an invariant has to say about an answer."""
-    try:
-        complaint: str | None = item.check(request, expected, actual)
-    except Exception as error:
-        return f"the answer is not of the contract's types ({type(error).__name__}: {error})"
-    return complaint
-
-
 def known_inputs(area: Area) -> Iterator[tuple[str, Note, Request]]:
-    """The inputs of docs/findings.md, with their flags."""
+    """The inputs of docs/findings.md and those at the borders of rules, with their flags."""
+    for flag, description, request in edges(area):
+        yield flag, Note("Edge", description), request
     for flag, request in EXAMPLES:
         if area_of(request) is area:
             yield flag, Note("Deviation", DEVIATIONS[flag]), request

@@ -37,6 +37,7 @@ WIDTH: Final = 120
 
 BUG_TYPES: Final = {
     "Basic": "A plain case.",
+    "Edge": "An input at the border of a rule.",
     "Rejection": "What must be refused, with this code.",
     "KnownFault": "A fault that public code had; the links say where.",
     "Deviation": "A public implementation differs here; docs/findings.md says how.",

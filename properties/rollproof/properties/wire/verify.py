@@ -11,8 +11,9 @@ from rollproof.properties.asking import ask
 from rollproof.properties.errors import InputError
 from rollproof.properties.protocol import LeftOut, offers
 from rollproof.properties.wire.vectors import Vector, VectorFile, read_file
+from rollproof.spec.invariant import Invariant
 from rollproof.spec.invariants import CATALOGUE
-from rollproof.spec.requests import Answer, Area
+from rollproof.spec.requests import Answer, Area, Request
 
 
 @frozen
@@ -72,13 +73,18 @@ def judge(vector: Vector, actual: Answer) -> Failure | None:
     """What is wrong with an answer: the first invariant, of any area, that does not hold."""
     for item in CATALOGUE:
         if item.covers(vector.request):
-            try:
-                complaint = item.check(vector.request, vector.expected, actual)
-            except Exception as error:
-                complaint = f"the answer is not of the contract's types ({type(error).__name__}: {error})"
+            complaint = complaint_of(item, vector.request, vector.expected, actual)
             if complaint is not None:
                 return Failure(vector, item.id, complaint)
     return None
+
+
+def complaint_of(item: Invariant, request: Request, expected: Answer, actual: Answer) -> str | None:
+    """What an invariant has to say about an answer."""
+    try:
+        return item.check(request, expected, actual)
+    except Exception as error:
+        return f"the answer is not of the contract's types ({type(error).__name__}: {error})"
 
 
 def deviation_of(implementation: Any, vector: Vector, actual: Answer) -> str | None:
