@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from rollproof.properties.mutants.mutant import Mutant
-from rollproof.properties.mutants.rollout import patches
+from rollproof.properties.mutants.mutant import Mutant, patches
 from rollproof.spec.outcomes import GroupOutcome, RolloutOutcome
 from rollproof.spec.plane import Clear, Outage, Put
 from rollproof.spec.receipt import parse_receipt

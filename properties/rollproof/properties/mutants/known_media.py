@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from rollproof.properties.mutants.mutant import Mutant
-from rollproof.properties.mutants.rollout import patches
+from rollproof.properties.mutants.mutant import Mutant, patches
 from rollproof.spec.constants import BUNDLE_PIXELS, BUNDLE_SIZES, MEDIA_TENSOR_COLUMNS
 from rollproof.spec.plane import Get
 from rollproof.spec.tensor import Tensor
@@ -106,8 +105,8 @@ def compared_as_numbers(media_digest: Any) -> Any:
     """A NaN is never equal to anything, itself included."""
     calls = count()
 
-    def wrong(tensors: Any) -> str:
-        digest = str(media_digest(tensors))
+    def wrong(tensors: Any, *scheme: str) -> str:
+        digest = str(media_digest(tensors, *scheme))
         floats = (value for value in (tensors or {}).values() if isinstance(value, Tensor) and value.dtype == "float32")
         return f"{digest}{next(calls)}" if any(NAN in value.data for value in floats) else digest
 

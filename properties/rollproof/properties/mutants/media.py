@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from rollproof.properties.mutants.mutant import Mutant
-from rollproof.properties.mutants.rollout import patches
+from rollproof.properties.mutants.mutant import Mutant, patches
 from rollproof.spec.constants import MEDIA_TENSOR_COLUMNS, MEDIA_TENSOR_SHA256
 from rollproof.spec.media import mismatch
 from rollproof.spec.plane import Get
@@ -305,7 +304,7 @@ MUTANTS: Final = (
         "RETAINED-1",
         "the review's sketch",
         "No media and an empty set of tensors have one digest.",
-        patches(oracle__media_digest=lambda digest: lambda tensors: digest(tensors or {})),
+        patches(oracle__media_digest=lambda digest: lambda tensors, *scheme: digest(tensors or {}, *scheme)),
     ),
     Mutant(
         "hashed-as-it-lies",
@@ -333,7 +332,7 @@ MUTANTS: Final = (
         "RETAINED-5",
         "LMCache/LMCache 4783; raullenchai/Rapid-MLX 22",
         "The digest is cut to 16 bits.",
-        patches(oracle__media_digest=lambda digest: lambda tensors: digest(tensors)[:20]),
+        patches(oracle__media_digest=lambda digest: lambda *asked: digest(*asked)[:20]),
     ),
     Mutant(
         "final-row-without-pixels",

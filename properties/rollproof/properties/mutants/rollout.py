@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from attrs import evolve
 
-from rollproof.properties.mutants.mutant import Mutant, Replacement
+from rollproof.properties.mutants.mutant import Mutant, passing, patches
+from rollproof.spec.outcomes import RolloutOutcome
+from rollproof.spec.plane import Get, Outage, Staging
 from rollproof.spec.records import LinearizedRow, Receipt
+from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.staged import Row
+from rollproof.spec.tensor import Tensor
 
 
 def with_dead_branches(linearize: Any) -> Any:
@@ -61,9 +67,169 @@ def raise_on_nan(is_usable_reward: Any) -> Any:
     return wrong
 
 
-def patches(**replacements: Replacement) -> dict[str, Replacement]:
-    """Keyword arguments with "__" for the dot between module and name."""
-    return {name.replace("__", "."): replacement for name, replacement in replacements.items()}
+def any_number(is_usable_reward: Any) -> Any:
+    """NaN and infinity are numbers."""
+    return lambda reward: is_usable_reward(reward) or (isinstance(reward, float) and not is_finite(reward))
+
+
+def is_finite(value: float) -> bool:
+    """Whether it is a number at all, and not infinite."""
+    return value - value == 0.0
+
+
+def null_is_zero(accept: Any) -> Any:
+    """A missing reward is 0.0."""
+
+    def wrong(config: Any, rollout_id: str, receipt: Any, reward: Any, *rest: Any) -> Any:
+        return accept(config, rollout_id, receipt, 0.0 if reward is None else reward, *rest)
+
+    return wrong
+
+
+def outage_is_a_miss(fetch: Any) -> Any:
+    """Whatever goes wrong while reading means that rows are missing."""
+
+    def wrong(*arguments: Any) -> Any:
+        try:
+            return fetch(*arguments)
+        except Outage:
+            raise Rejected(Code.MISSING_STAGING_ROW) from None
+
+    return wrong
+
+
+def row_by_row(fetch: Any) -> Any:
+    """Rows are looked up one by one before they are read together."""
+
+    def wrong(config: Any, receipt: Receipt, staging: Staging, effects: list[Any]) -> Any:
+        staged = fetch(config, receipt, staging, effects)
+        (read,) = effects
+        effects[:0] = [Get(read.partition, (key,), read.columns) for key in read.keys]
+        return staged
+
+    return wrong
+
+
+def what_is_there(accept: Any) -> Any:
+    """The manifest is taken to be what the data plane answered with."""
+
+    def wrong(config: Any, rollout_id: str, receipt: Any, reward: Any, staging: Staging, *rest: Any) -> Any:
+        manifest = receipt.get("manifest") if type(receipt) is dict else None
+        if type(manifest) is list:
+            there = [row for row in manifest if type(row) is not dict or row.get("staging_key") in staging.rows]
+            receipt = {**receipt, "manifest": there}
+        return accept(config, rollout_id, receipt, reward, staging, *rest)
+
+    return wrong
+
+
+def anybodys(check_receipt_for: Any) -> Any:
+    """Whose receipt it is does not matter."""
+    return lambda _rollout_id, receipt: check_receipt_for(receipt.rollout_id, receipt)
+
+
+def one_id_more(decode_row: Any) -> Any:
+    """The vocabulary's size is an id."""
+
+    def wrong(row: Row, *, media: bool, vocab_size: int | None) -> Any:
+        return decode_row(row, media=media, vocab_size=None if vocab_size is None else vocab_size + 1)
+
+    return wrong
+
+
+def flat_only(scalar: Any) -> Any:
+    """A scalar column has one dimension."""
+
+    def wrong(row: Row, name: str) -> int:
+        if name in row and len(row[name].shape) > 1:
+            raise ValueError(f"{name}: {row[name].shape}")
+        return int(scalar(row, name))
+
+    return wrong
+
+
+def columns_changed(change: Any) -> Any:
+    """Staged token columns are repaired before they are judged: ``change`` is handed all three by name."""
+
+    def replacement(decode_row: Any) -> Any:
+        def wrong(row: Row, **options: Any) -> Any:
+            names = ("token_ids_delta", "token_mask_delta", "generation_logprobs_delta")
+            held = {name: row[name] for name in names if name in row and len(row[name].shape) == 2}
+            if len(held) < len(names) or [held[name].dtype for name in names] != ["int64", "float32", "float32"]:
+                return decode_row(row, **options)
+            values = change({name: held[name].values() for name in names})
+            repaired = {name: Tensor.of(held[name].dtype, values[name], (1, len(values[name]))) for name in names}
+            lengths = {name: Tensor.of("int64", [len(values["token_ids_delta"])]) for name in ("delta_len",)}
+            return decode_row({**row, **repaired, **(lengths if "delta_len" in row else {})}, **options)
+
+        return wrong
+
+    return replacement
+
+
+def cut_to_shortest(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """All columns are as long as the shortest one."""
+    length = min(map(len, columns.values()))
+    return {name: values[:length] for name, values in columns.items()}
+
+
+def filled_with_zeros(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """Missing log-probabilities are 0.0, surplus ones are dropped."""
+    length = len(columns["token_ids_delta"])
+    padded = (*columns["generation_logprobs_delta"], *[0.0] * length)
+    return {**columns, "generation_logprobs_delta": padded[:length]}
+
+
+def nan_is_zero(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """A log-probability that is NaN becomes 0.0."""
+    values = columns["generation_logprobs_delta"]
+    return {**columns, "generation_logprobs_delta": tuple(0.0 if value != value else value for value in values)}
+
+
+def folded(rebuild: Any) -> Any:
+    """A digest that does not match is one more invalid row."""
+
+    def wrong(receipt: Receipt, staged: Any) -> LinearizedRow:
+        try:
+            row: LinearizedRow = rebuild(receipt, staged)
+        except Rejected as rejected:
+            if rejected.subject != Code.CORRUPT_DIGEST.code:
+                raise
+            raise Rejected(Code.INVALID_STAGING_ROW, rejected.detail) from None
+        return row
+
+    return wrong
+
+
+def of_rollout(change: Any) -> Any:
+    """What comes out is another finalized rollout."""
+
+    def replacement(finalize_rollout: Any) -> Any:
+        def wrong(*arguments: Any) -> RolloutOutcome:
+            outcome: RolloutOutcome = finalize_rollout(*arguments)
+            return evolve(outcome, rollout=change(outcome))
+
+        return wrong
+
+    return replacement
+
+
+def keyless_if_rejected(outcome: RolloutOutcome) -> Any:
+    """A rejected rollout has no keys."""
+    return outcome.rollout if outcome.rollout.valid else evolve(outcome.rollout, staging_keys=())
+
+
+def versions_if_rejected(outcome: RolloutOutcome) -> Any:
+    """A rejected rollout says 0 where it has no weight version."""
+    return outcome.rollout if outcome.rollout.valid else evolve(outcome.rollout, min_wv=0, max_wv=0)
+
+
+def keys_of_chain(outcome: RolloutOutcome) -> Any:
+    """An accepted rollout names the staged rows of its chain."""
+    if outcome.row is None or outcome.receipt is None:
+        return outcome.rollout
+    keys = {record.model_call_id: record.staging_key for record in outcome.receipt.manifest}
+    return evolve(outcome.rollout, staging_keys=tuple(keys[call_id] for call_id in outcome.row.model_call_ids))
 
 
 MUTANTS: Final = (
@@ -94,5 +260,117 @@ MUTANTS: Final = (
         "huggingface/trl 6427, 5775; radixark/miles 2814",
         "A NaN reward raises and takes the group down.",
         patches(rollout__is_usable_reward=raise_on_nan),
+    ),
+    Mutant(
+        "outage-is-a-missing-row",
+        "ROLLOUT-2",
+        "contract section 5",
+        "An outage of the data plane rejects the rollout, which may be perfectly good.",
+        patches(rollout__fetch=outage_is_a_miss),
+    ),
+    Mutant(
+        "rows-read-one-by-one",
+        "ROLLOUT-3",
+        "contract decision D15",
+        "Every staged row is a read of its own.",
+        patches(rollout__fetch=row_by_row),
+    ),
+    Mutant(
+        "fewer-rows-accepted",
+        "ROLLOUT-4",
+        "Ascend/TransferQueue 126, 160",
+        "Asked for three rows the queue answers with two, and the two are taken for all.",
+        patches(rollout___accept=what_is_there),
+    ),
+    Mutant(
+        "identity-unchecked",
+        "ROLLOUT-4",
+        "NVIDIA-NeMo/RL 3923, 3794",
+        "Results that were compacted are paired with other inputs: a receipt counts for whom it is handed in for.",
+        patches(rollout__check_receipt_for=anybodys),
+    ),
+    Mutant(
+        "vocabulary-size-is-an-id",
+        "ROLLOUT-4",
+        "vllm-project/vllm 53029",
+        "The id that is as large as the vocabulary, drawn where all logits were NaN, is published.",
+        patches(rollout__decode_row=one_id_more),
+    ),
+    Mutant(
+        "scalars-of-one-shape",
+        "ROLLOUT-4",
+        "redai-studio/Relax 283",
+        "A reader that expects (1,) rejects what the queue returns as (1, 1).",
+        patches(staged__scalar=flat_only),
+    ),
+    Mutant(
+        "carry-logprobs-unchecked",
+        "ROLLOUT-5",
+        "verl-project/verl 3287; modelscope/ms-swift 8427",
+        "Log-probabilities that are one position off the mask, on carry tokens too, are not invalid.",
+        patches(staged__check_call=passing("on a carry token"), digest__check_call=passing("on a carry token")),
+    ),
+    Mutant(
+        "columns-cut-to-the-shortest",
+        "ROLLOUT-4",
+        "sgl-project/sglang 20724, 26510; THUDM/slime 1861, 1440; NVIDIA/TensorRT-LLM 18190",
+        "After a retraction that changed one column only, all are cut to the shortest.",
+        patches(rollout__decode_row=columns_changed(cut_to_shortest)),
+    ),
+    Mutant(
+        "missing-logprobs-are-zero",
+        "ROLLOUT-4",
+        "vllm-project/vime 70",
+        "Missing log-probabilities are filled with 0.0, surplus ones are cut.",
+        patches(rollout__decode_row=columns_changed(filled_with_zeros)),
+    ),
+    Mutant(
+        "nan-logprob-is-neutral",
+        "ROLLOUT-4",
+        "huggingface/trl 6693",
+        "A log-probability that is NaN is read as 0.0.",
+        patches(rollout__decode_row=columns_changed(nan_is_zero)),
+    ),
+    Mutant(
+        "tampering-is-a-type-error",
+        "ROLLOUT-5",
+        "contract decision D17",
+        "A row that does not digest to its digest is reported as malformed.",
+        patches(rollout__rebuild=folded),
+    ),
+    Mutant(
+        "rejected-rollout-forgets-keys",
+        "ROLLOUT-6",
+        "contract section 5",
+        "A rejected rollout names no staging keys: its rows stay staged for ever.",
+        patches(oracle__finalize_rollout=of_rollout(keyless_if_rejected)),
+    ),
+    Mutant(
+        "rejected-rollout-has-versions",
+        "ROLLOUT-6",
+        "contract section 5",
+        "A rejected rollout took part under weight version 0.",
+        patches(oracle__finalize_rollout=of_rollout(versions_if_rejected)),
+    ),
+    Mutant(
+        "null-reward-is-zero",
+        "ROLLOUT-9",
+        "huggingface/trl 6427, 5775",
+        "A rollout whose reward is null is trained with 0.0.",
+        patches(rollout___accept=null_is_zero),
+    ),
+    Mutant(
+        "nan-reward-published",
+        "ROLLOUT-9",
+        "radixark/miles 2814",
+        "A NaN reward reaches the group's baseline.",
+        patches(rollout__is_usable_reward=any_number),
+    ),
+    Mutant(
+        "keys-of-chain-only",
+        "ROLLOUT-11",
+        "contract section 5",
+        "An accepted rollout names the keys of its chain alone: dead branches stay staged.",
+        patches(oracle__finalize_rollout=of_rollout(keys_of_chain)),
     ),
 )

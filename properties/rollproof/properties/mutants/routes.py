@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from rollproof.properties.mutants.mutant import Mutant
-from rollproof.properties.mutants.rollout import patches
+from rollproof.properties.mutants.mutant import Mutant, patches
 from rollproof.spec.assembly import TokenRoutes
 from rollproof.spec.constants import ROUTE_SENTINEL
 from rollproof.spec.outcomes import RolloutOutcome

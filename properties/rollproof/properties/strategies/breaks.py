@@ -161,8 +161,8 @@ def harmless(area: Area) -> SearchStrategy[Request]:
 
 MANY_WAYS: Final = {
     Area.RECEIPT: (Code.INVALID_RECEIPT, 2.0),
-    Area.LINEAGE: (Code.INVALID_SNAPSHOT, 1.0),
-    Area.ROLLOUT: (Code.INVALID_STAGING_ROW, 1.0),
+    Area.LINEAGE: (Code.INVALID_SNAPSHOT, 2.0),
+    Area.ROLLOUT: (Code.INVALID_STAGING_ROW, 3.0),
 }
 """Codes with so many ways to earn them that the few examples of one code's stream cannot show them all."""
 
