@@ -13,7 +13,13 @@ from rollproof.properties.strategies.completions import COMPLETION_EDITS, comple
 from rollproof.properties.strategies.named_tensors import HARD_PAIRS, different, digests, equal, valueless
 from rollproof.properties.strategies.retained import RETAINED_EDITS, cuts, restores
 from rollproof.spec.completion import check_completion
-from rollproof.spec.constants import MEDIA_SPANS, MEDIA_TENSOR_SHA256
+from rollproof.spec.constants import (
+    MEDIA_BLAKE3,
+    MEDIA_DIGEST_FIELDS,
+    MEDIA_SPANS,
+    MEDIA_TENSOR_BLAKE3,
+    MEDIA_TENSOR_SHA256,
+)
 from rollproof.spec.digest import extras_digest
 from rollproof.spec.oracle import answer
 from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow, Violation
@@ -100,11 +106,11 @@ def test_every_named_dtype_has_a_digest_of_its_own():
 @HYPOTHESIS
 @given(digests())
 def test_digests_have_one_form(request):
-    value = answer(request).value
-    assert is_media_digest(value)
-    assert not is_media_digest(value.upper())
-    assert not is_media_digest(value + "\n")
-    assert not is_media_digest(value.encode())
+    value, scheme = answer(request).value, request.scheme
+    assert [name for name in MEDIA_DIGEST_FIELDS if is_media_digest(value, name)] == [scheme]
+    assert not is_media_digest(value.upper(), scheme)
+    assert not is_media_digest(value + "\n", scheme)
+    assert not is_media_digest(value.encode(), scheme)
 
 
 @HYPOTHESIS
@@ -161,6 +167,9 @@ def test_a_prefix_row_holds_spans_and_digest_and_no_pixels():
         MEDIA_SPANS: SPANS,
         MEDIA_TENSOR_SHA256: media_digest(MEDIA.tensors),
     }
+    other = cut_extras(None, MEDIA, MEDIA_BLAKE3)
+    assert other == {MEDIA_SPANS: SPANS, MEDIA_TENSOR_BLAKE3: media_digest(MEDIA.tensors, MEDIA_BLAKE3)}
+    assert restore(row_of(other), MEDIA) is MEDIA
     assert cut_extras(None, None) is None
     assert cut_extras({"a": 1}, None) == {"a": 1}
     assert refusal(cut_extras, None, CallMedia([{}], None)) is Code.MEDIA_CAPTURE_REJECTED
@@ -203,6 +212,13 @@ DIGEST = CUT[MEDIA_TENSOR_SHA256]
         (row_of({**CUT, MEDIA_SPANS: None}), MEDIA, "media_capture_rejected"),
         (row_of({**CUT, MEDIA_TENSOR_SHA256: DIGEST[-64:]}), MEDIA, "media_capture_rejected"),
         (row_of({**CUT, MEDIA_TENSOR_SHA256: None}), MEDIA, "media_capture_rejected"),
+        (
+            row_of({**CUT, MEDIA_TENSOR_BLAKE3: media_digest(MEDIA.tensors, MEDIA_BLAKE3)}),
+            MEDIA,
+            "media_capture_rejected",
+        ),
+        (row_of({MEDIA_SPANS: SPANS, MEDIA_TENSOR_BLAKE3: DIGEST}), MEDIA, "media_capture_rejected"),
+        (row_of(cut_extras(None, MEDIA, MEDIA_BLAKE3)), CallMedia(SPANS, {"imgs": PIXELS}), "retained_media_changed"),
         # A fresh tensor that cannot be hashed comes before other spans, and other spans before other tensors.
         (row_of(CUT), CallMedia([], {"imgs": None}), "media_capture_rejected"),
         (row_of(CUT), CallMedia([], {}), "retained_media_changed"),

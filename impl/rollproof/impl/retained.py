@@ -1,7 +1,8 @@
 """Retained media on tensors (section 7): hash at the generation cut, hash again at the restore, and no pixel copy.
 
-A contiguous tensor in the host's memory is hashed where it lies. Everything else is brought there piece by piece, so
-that neither an accelerator's memory nor an expanded view is ever copied as a whole.
+A contiguous tensor is hashed where it lies: with SHA-256 or BLAKE3 in the host's memory, with BLAKE3 in an
+accelerator's. For SHA-256 an accelerator's tensors are brought to the host piece by piece; nothing is ever copied there
+as a whole.
 """
 
 from __future__ import annotations
@@ -9,21 +10,23 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
 import torch
 from attrs import field, frozen
+from blake3 import blake3
 
 from rollproof.impl.assembly import RouteFragment, read_metadata, routed_extras_digest
 from rollproof.impl.checks import is_hash, is_text, show
 from rollproof.impl.digest import encode_text, extras_digest, u64
 from rollproof.impl.spans import Item, read_items
 from rollproof.spec.constants import (
-    MEDIA_DIGEST_DOMAIN,
-    MEDIA_DIGEST_SCHEME,
+    MEDIA_BLAKE3,
+    MEDIA_DIGEST_FIELDS,
+    MEDIA_SHA256,
     MEDIA_SPANS,
-    MEDIA_TENSOR_SHA256,
     ROUTE_ENCODING_NONE,
 )
 from rollproof.spec.rejections import Code, Rejected
@@ -42,30 +45,76 @@ _PIECE: Final = 2**25
 """Bytes that are brought into the host's memory, or laid out anew, at a time."""
 
 
-def media_digest(tensors: Mapping[str, torch.Tensor] | None) -> str:
-    """``media-sha256-v1:<hex>`` of named tensors, or of none at all.
+def media_digest(tensors: Mapping[str, torch.Tensor] | None, scheme: str = MEDIA_SHA256) -> str:
+    """``<scheme>:<hex>`` of named tensors, or of none at all; the scheme is ``media-sha256-v1`` or ``media-blake3-v1``.
 
     Tensors may be on any device, of any number of dimensions, empty, strided, expanded, conjugated or negated; the
-    digest is that of dtype, shape and row-major bytes. Raises ``Rejected(MEDIA_CAPTURE_REJECTED)``, and nothing else,
-    for sparse, nested, quantized and meta tensors, for other dtypes, for null entries and for names that are no text.
+    digest is that of dtype, shape and row-major bytes. BLAKE3 is computed in an accelerator's memory for tensors there.
+    Raises ``Rejected(MEDIA_CAPTURE_REJECTED)``, and nothing else, for sparse, nested, quantized and meta tensors, for
+    other dtypes, for null entries and for names that are no text.
     """
-    state = hashlib.sha256(MEDIA_DIGEST_DOMAIN)
+    if scheme not in MEDIA_DIGEST_FIELDS:
+        raise ValueError(f"scheme {show(scheme)}, expected one of {', '.join(MEDIA_DIGEST_FIELDS)}")
+    checked = None if tensors is None else _checked(tensors)
+    device = _accelerator(checked) if scheme == MEDIA_BLAKE3 else None
+    parts = _framed(checked, scheme)
+    try:
+        return f"{scheme}:{_on_host(parts, scheme) if device is None else _on_device(parts, device)}"
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise _rejected(f"tensors that cannot be read ({error})") from None
+
+
+def default_scheme(tensors: Mapping[str, Any] | None) -> str:
+    """``media-blake3-v1`` where a tensor lives in an accelerator's memory and can be hashed there, else SHA-256's."""
+    held = {name: one for name, one in (tensors or {}).items() if isinstance(one, torch.Tensor)}
+    return MEDIA_SHA256 if _accelerator(held) is None else MEDIA_BLAKE3
+
+
+def _accelerator(tensors: Mapping[str, torch.Tensor] | None) -> torch.device | None:
+    """The one accelerator that tensors live on and that Triton can hash on, if there is one."""
+    devices = {tensor.device for tensor in (tensors or {}).values()} - {torch.device("cpu")}
+    if len(devices) != 1 or next(iter(devices)).type != "cuda" or find_spec("triton") is None:
+        return None
+    return devices.pop()
+
+
+def _framed(tensors: Mapping[str, torch.Tensor] | None, scheme: str) -> Iterator[bytes | torch.Tensor]:
+    """What is hashed, back to back: lengths, names and shapes as bytes, and the tensors' elements."""
+    head = f"rollproof-{scheme}".encode()
     if tensors is None:
-        state.update(b"\x00")
-    else:
-        checked = _checked(tensors)
-        state.update(b"\x01" + u64(len(checked)))
-        for name in sorted(checked, key=str.encode):
-            tensor = checked[name]
-            size = tensor.numel() * tensor.element_size()
-            shape = b"".join(map(u64, (tensor.dim(), *tensor.shape, size)))
-            state.update(encode_text(name) + encode_text(DTYPES[tensor.dtype]) + shape)
-            try:
-                for piece in _pieces(tensor):
-                    state.update(_little_endian(piece))
-            except (RuntimeError, TypeError, NotImplementedError) as error:
-                raise _rejected(f"{name}: cannot be read ({error})") from None
-    return f"{MEDIA_DIGEST_SCHEME}:{state.hexdigest()}"
+        yield head + b"\x00"
+        return
+    yield head + b"\x01" + u64(len(tensors))
+    for name in sorted(tensors, key=str.encode):
+        tensor = tensors[name]
+        size = tensor.numel() * tensor.element_size()
+        shape = b"".join(map(u64, (tensor.dim(), *tensor.shape, size)))
+        yield encode_text(name) + encode_text(DTYPES[tensor.dtype]) + shape
+        yield tensor
+
+
+def _on_host(parts: Iterable[bytes | torch.Tensor], scheme: str) -> str:
+    state: Any = hashlib.sha256() if scheme == MEDIA_SHA256 else blake3()
+    for part in parts:
+        for piece in (part,) if isinstance(part, bytes) else map(_little_endian, _pieces(part)):
+            state.update(piece)
+    digest: str = state.hexdigest()
+    return digest
+
+
+def _on_device(parts: Iterable[bytes | torch.Tensor], device: torch.device) -> str:
+    from rollproof.impl.kernels.blake3 import blake3_hex
+
+    return blake3_hex([_where_it_is(part, device) for part in parts], device)
+
+
+def _where_it_is(part: bytes | torch.Tensor, device: torch.device) -> bytes | torch.Tensor:
+    """A part for the kernel: a contiguous tensor of the device as it is, what the host holds as bytes."""
+    if isinstance(part, bytes):
+        return part
+    if part.device == device:
+        return part.resolve_conj().resolve_neg().contiguous()
+    return b"".join(_little_endian(piece) for piece in _pieces(part))
 
 
 def _checked(tensors: Any) -> dict[str, torch.Tensor]:
@@ -137,16 +186,21 @@ class PrefixRow:
     routed_experts_encoding: int = ROUTE_ENCODING_NONE
 
 
-def cut_extras(extras: Mapping[str, Any] | None, media: CallMedia | None) -> dict[str, Any] | None:
+def cut_extras(
+    extras: Mapping[str, Any] | None, media: CallMedia | None, scheme: str | None = None
+) -> dict[str, Any] | None:
     """The extras of the prefix row that a generation cut stages: the call's own, with spans and digest, and no pixels.
 
+    ``scheme`` None takes the one that hashes the tensors where they are, see ``default_scheme``.
     ``media`` None is a call outside media capture. Raises ``Rejected(MEDIA_CAPTURE_REJECTED)`` for spans that are none
     and for tensors that cannot be hashed.
     """
     if media is None:
         return None if extras is None else dict(extras)
     _read(media.spans, Code.MEDIA_CAPTURE_REJECTED)
-    return {**(extras or {}), MEDIA_SPANS: media.spans, MEDIA_TENSOR_SHA256: media_digest(media.tensors)}
+    scheme = default_scheme(media.tensors) if scheme is None else scheme
+    digest = media_digest(media.tensors, scheme)
+    return {**(extras or {}), MEDIA_SPANS: media.spans, MEDIA_DIGEST_FIELDS[scheme]: digest}
 
 
 def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
@@ -156,18 +210,19 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
     writes, or ``fresh`` cannot be hashed, and with ``RETAINED_MEDIA_CHANGED`` where spans or tensors differ.
     """
     extras = _committed(row)
-    kept = [name for name in (MEDIA_SPANS, MEDIA_TENSOR_SHA256) if name in extras]
-    if not kept:
+    schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
+    if MEDIA_SPANS not in extras and not schemes:
         if fresh.spans or fresh.tensors:
             raise _rejected("the request has media, the prefix row has none")
         return None
-    if len(kept) == 1:
-        raise _rejected(f"the prefix row has {kept[0]} alone")
-    items, digest = _read(extras[MEDIA_SPANS], Code.MEDIA_CAPTURE_REJECTED), extras[MEDIA_TENSOR_SHA256]
-    head = f"{MEDIA_DIGEST_SCHEME}:"
+    if MEDIA_SPANS not in extras or len(schemes) != 1:
+        raise _rejected(f"the prefix row has {sorted(extras)}, expected {MEDIA_SPANS} and one digest")
+    scheme = schemes[0]
+    items, digest = _read(extras[MEDIA_SPANS], Code.MEDIA_CAPTURE_REJECTED), extras[MEDIA_DIGEST_FIELDS[scheme]]
+    head = f"{scheme}:"
     if type(digest) is not str or not digest.startswith(head) or not is_hash(digest.removeprefix(head)):
-        raise _rejected(f"{MEDIA_TENSOR_SHA256}: {show(digest)}")
-    found = media_digest(fresh.tensors)
+        raise _rejected(f"{MEDIA_DIGEST_FIELDS[scheme]}: {show(digest)}")
+    found = media_digest(fresh.tensors, scheme)
     if _read(fresh.spans, Code.RETAINED_MEDIA_CHANGED) != items:
         raise Rejected(Code.RETAINED_MEDIA_CHANGED, "other spans")
     if found != digest:

@@ -196,8 +196,8 @@ class Adapter:
         """The media columns of one staged call, but for the digest of its metadata (section 9)."""
         raise NotImplementedError
 
-    def media_digest(self, tensors: tuple[Entry, ...] | None) -> str:
-        """``media-sha256-v1:<hex>`` (section 7)."""
+    def media_digest(self, tensors: tuple[Entry, ...] | None, scheme: str) -> str:
+        """``<scheme>:<hex>``, where the scheme is ``media-sha256-v1`` or ``media-blake3-v1`` (section 7)."""
         raise NotImplementedError
 
     def same_media(self, left: tuple[Entry, ...] | None, right: tuple[Entry, ...] | None) -> bool:
@@ -205,9 +205,15 @@ class Adapter:
         raise NotImplementedError
 
     def cut_generation(
-        self, extras: Any, spans: Any, bundle: Mapping[str, Tensor] | None, pixel_dtype: str, cuts: int
+        self,
+        extras: Any,
+        spans: Any,
+        bundle: Mapping[str, Tensor] | None,
+        pixel_dtype: str,
+        cuts: int,
+        scheme: str,
     ) -> tuple[StagedMedia, ...]:
-        """The rows of a call that is cut ``cuts`` times and then completes (section 7)."""
+        """The rows of a call that is cut ``cuts`` times and then completes; ``scheme`` is the digest's (section 7)."""
         raise NotImplementedError
 
     def restore(self, row: PrefixRow, spans: Any, tensors: tuple[Entry, ...] | None) -> Restored:

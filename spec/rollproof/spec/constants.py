@@ -38,9 +38,13 @@ ROUTE_SENTINEL: Final = -1
 
 MEDIA_SPANS: Final = "media_spans"
 MEDIA_TENSOR_SHA256: Final = "media_tensor_sha256"
-MEDIA_DIGEST_SCHEME: Final = "media-sha256-v1"
+MEDIA_TENSOR_BLAKE3: Final = "media_tensor_blake3"
+MEDIA_SHA256: Final = "media-sha256-v1"
 """What a retained-media digest begins with, before a colon and 64 hex characters (decision D11)."""
-MEDIA_DIGEST_DOMAIN: Final = b"rollproof-media-sha256-v1"
+MEDIA_BLAKE3: Final = "media-blake3-v1"
+"""The same over BLAKE3, which an accelerator can compute in its own memory."""
+MEDIA_DIGEST_FIELDS: Final = {MEDIA_SHA256: MEDIA_TENSOR_SHA256, MEDIA_BLAKE3: MEDIA_TENSOR_BLAKE3}
+"""Digest scheme to the name under which extras hold it: one of them, so that a row says what to compare with."""
 
 IMAGE: Final = "image"
 VIDEO: Final = "video"

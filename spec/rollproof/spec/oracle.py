@@ -113,7 +113,7 @@ def _replay_group(request: ReplayGroup) -> GroupReplay:
 
 def _cut_generation(request: CutGeneration) -> tuple[StagedMedia, ...]:
     media = None if request.bundle is None else CallMedia(request.spans, request.bundle)
-    prefix = StagedMedia(cut_extras(request.extras, media), staged_media(None, request.pixel_dtype))
+    prefix = StagedMedia(cut_extras(request.extras, media, request.scheme), staged_media(None, request.pixel_dtype))
     extras = request.extras if media is None else {**(request.extras or {}), MEDIA_SPANS: request.spans}
     final = StagedMedia(extras, staged_media(request.bundle, request.pixel_dtype))
     return (*(prefix for _ in range(request.cuts)), final)
@@ -163,7 +163,7 @@ _HANDLERS: Final[dict[type, Callable[[Any], Any]]] = {
     FinalizeGroups: _finalize_groups,
     ChainMedia: lambda request: chain_media(request.parts),
     StageMedia: lambda request: staged_media(request.bundle, request.pixel_dtype),
-    MediaDigest: lambda request: media_digest(named_values(request.tensors)),
+    MediaDigest: lambda request: media_digest(named_values(request.tensors), request.scheme),
     SameMedia: lambda request: media_digest(named_values(request.left)) == media_digest(named_values(request.right)),
     CutGeneration: _cut_generation,
     Restore: _restore,

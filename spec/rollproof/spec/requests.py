@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from attrs import field, frozen
 
 from rollproof.spec.assembly import RouteFragment
+from rollproof.spec.constants import MEDIA_SHA256
 from rollproof.spec.outcomes import Dims, Failure, GroupOutcome
 from rollproof.spec.plane import NO_FAULTS, Effect, Faults, Staging
 from rollproof.spec.records import (
@@ -257,6 +258,8 @@ class MediaDigest:
     """The digest of named tensors, None for none at all: a text."""
 
     tensors: tuple[Entry, ...] | None
+    scheme: str = MEDIA_SHA256
+    """Or ``media-blake3-v1``."""
 
 
 @frozen
@@ -279,6 +282,8 @@ class CutGeneration:
     bundle: Mapping[str, Tensor] | None
     pixel_dtype: str
     cuts: int = 1
+    scheme: str = MEDIA_SHA256
+    """Of the digest in the prefix rows; or ``media-blake3-v1``."""
 
 
 @frozen

@@ -6,7 +6,8 @@ stages therefore carries no pixels, which it would only be compared with, but th
 staged once, with the call's final row.
 
 The digest is bitwise: stricter than comparing numbers, where +0.0 is -0.0 and float16 equals the same number in
-float32, and wider, because a NaN has bits and equals nothing.
+float32, and wider, because a NaN has bits and equals nothing. It comes in two schemes over the same bytes: SHA-256, and
+BLAKE3, which an accelerator can compute where the tensors are. The name of the extras field says which.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 from attrs import field, frozen
 
 from rollproof.spec.assembly import RouteFragment
+from rollproof.spec.blake3 import blake3
 from rollproof.spec.constants import (
-    MEDIA_DIGEST_DOMAIN,
-    MEDIA_DIGEST_SCHEME,
+    MEDIA_DIGEST_FIELDS,
+    MEDIA_SHA256,
     MEDIA_SPANS,
-    MEDIA_TENSOR_SHA256,
     ROUTE_ENCODING_NONE,
 )
 from rollproof.spec.digest import sized, text, u64
@@ -35,15 +36,17 @@ from rollproof.spec.values import is_digest, is_text, show
 # ── the digest (decision D11) ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def media_digest(tensors: Mapping[Any, Any] | None) -> str:
-    """``media-sha256-v1:<hex>`` of named tensors, or of none at all.
+def media_digest(tensors: Mapping[Any, Any] | None, scheme: str = MEDIA_SHA256) -> str:
+    """``<scheme>:<hex>`` of named tensors, or of none at all; the hash is over ``rollproof-<scheme>`` and their bytes.
 
     Equal iff names, dtypes, shapes and bytes are. An entry that is no ``Tensor`` stands for what has no dtype, shape
     and row-major bytes of its own: null, or a sparse, nested, quantized or meta tensor, or one of a dtype that the
     contract does not name. Raises ``Rejected(MEDIA_CAPTURE_REJECTED)`` for that, and for a name that is no text.
     """
     payload = b"\x00" if tensors is None else b"\x01" + named_tensors(tensors)
-    return f"{MEDIA_DIGEST_SCHEME}:{hashlib.sha256(MEDIA_DIGEST_DOMAIN + payload).hexdigest()}"
+    framed = f"rollproof-{scheme}".encode("ascii") + payload
+    digest = hashlib.sha256(framed).digest() if scheme == MEDIA_SHA256 else blake3(framed)
+    return f"{scheme}:{digest.hex()}"
 
 
 def named_tensors(tensors: Mapping[Any, Any]) -> bytes:
@@ -63,12 +66,9 @@ def tensor_bytes(tensor: Tensor) -> bytes:
     return text(tensor.dtype) + shape + sized(tensor.data)
 
 
-def is_media_digest(value: Any) -> bool:
-    """Whether ``value`` is a text that ``media_digest`` could have written."""
-    if type(value) is not str:
-        return False
-    scheme, _, digest = value.partition(":")
-    return scheme == MEDIA_DIGEST_SCHEME and is_digest(digest)
+def is_media_digest(value: Any, scheme: str = MEDIA_SHA256) -> bool:
+    """Whether ``value`` is a text that ``media_digest`` could have written under ``scheme``."""
+    return type(value) is str and value.startswith(f"{scheme}:") and is_digest(value.removeprefix(f"{scheme}:"))
 
 
 # ── the cut ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -86,7 +86,9 @@ class CallMedia:
     tensors: Mapping[Any, Any] | None = None
 
 
-def cut_extras(extras: Mapping[str, Any] | None, media: CallMedia | None) -> dict[str, Any] | None:
+def cut_extras(
+    extras: Mapping[str, Any] | None, media: CallMedia | None, scheme: str = MEDIA_SHA256
+) -> dict[str, Any] | None:
     """The extras of the prefix row that a generation cut stages: the call's own, with spans and digest; no pixels.
 
     ``media`` is None for a call outside media capture; its extras stay as they are. Raises
@@ -95,7 +97,8 @@ def cut_extras(extras: Mapping[str, Any] | None, media: CallMedia | None) -> dic
     if media is None:
         return None if extras is None else dict(extras)
     read_spans(media.spans, Code.MEDIA_CAPTURE_REJECTED)
-    return {**(extras or {}), MEDIA_SPANS: media.spans, MEDIA_TENSOR_SHA256: media_digest(media.tensors)}
+    field_name = MEDIA_DIGEST_FIELDS[scheme]
+    return {**(extras or {}), MEDIA_SPANS: media.spans, field_name: media_digest(media.tensors, scheme)}
 
 
 def read_spans(spans: Any, code: Code) -> tuple[MediaItem, ...]:
@@ -131,17 +134,19 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
         extras = committed_extras(fragment_of(row), row.extras_metadata_json, row.extras_digest)
     except ValueError as error:
         raise Rejected(Code.MEDIA_CAPTURE_REJECTED, str(error)) from None
-    if MEDIA_SPANS not in extras and MEDIA_TENSOR_SHA256 not in extras:
+    schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
+    if MEDIA_SPANS not in extras and not schemes:
         if has_media(fresh):
             raise Rejected(Code.MEDIA_CAPTURE_REJECTED, "the prefix row knows of no media, the request has some")
         return None
-    if MEDIA_SPANS not in extras or MEDIA_TENSOR_SHA256 not in extras:
-        raise Rejected(Code.MEDIA_CAPTURE_REJECTED, f"one of {MEDIA_SPANS} and {MEDIA_TENSOR_SHA256} without the other")
+    if MEDIA_SPANS not in extras or len(schemes) != 1:
+        raise Rejected(Code.MEDIA_CAPTURE_REJECTED, f"expected {MEDIA_SPANS} and one digest, got {sorted(extras)}")
     items = read_spans(extras[MEDIA_SPANS], Code.MEDIA_CAPTURE_REJECTED)
-    retained = extras[MEDIA_TENSOR_SHA256]
-    if not is_media_digest(retained):
-        raise Rejected(Code.MEDIA_CAPTURE_REJECTED, f"{MEDIA_TENSOR_SHA256} is {show(retained)}")
-    found = media_digest(fresh.tensors)
+    scheme = schemes[0]
+    retained = extras[MEDIA_DIGEST_FIELDS[scheme]]
+    if not is_media_digest(retained, scheme):
+        raise Rejected(Code.MEDIA_CAPTURE_REJECTED, f"{MEDIA_DIGEST_FIELDS[scheme]} is {show(retained)}")
+    found = media_digest(fresh.tensors, scheme)
     if read_spans(fresh.spans, Code.RETAINED_MEDIA_CHANGED) != items:
         raise Rejected(Code.RETAINED_MEDIA_CHANGED, f"{len(items)} items retained, {len(fresh.spans)} others found")
     if found != retained:

@@ -17,7 +17,7 @@ from rollproof.properties.held import named_tensors
 from rollproof.properties.protocol import Refusal
 from rollproof.properties.tensors import batch_rows, from_torch, to_torch
 from rollproof.spec.assembly import RouteFragment
-from rollproof.spec.constants import MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.constants import MEDIA_DIGEST_FIELDS, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.plane import Staging
 from rollproof.spec.records import (
@@ -161,20 +161,31 @@ class Ours(ReassemblerAdapter):
         read = None if bundle is None else answered(read_bundle, as_torch(bundle))
         return {name: from_torch(column) for name, column in answered(staged_tensors, read, dtype).items()}
 
-    def media_digest(self, tensors: tuple[Entry, ...] | None) -> str:
+    def media_digest(self, tensors: tuple[Entry, ...] | None, scheme: str) -> str:
         """Section 7."""
-        return answered(retained.media_digest, named_tensors(tensors))
+        return answered(retained.media_digest, named_tensors(tensors), scheme)
 
     def same_media(self, left: tuple[Entry, ...] | None, right: tuple[Entry, ...] | None) -> bool:
         """Section 7."""
-        return self.media_digest(left) == self.media_digest(right)
+        verdicts = {
+            self.media_digest(left, scheme) == self.media_digest(right, scheme) for scheme in MEDIA_DIGEST_FIELDS
+        }
+        if len(verdicts) > 1:
+            raise RuntimeError("equal under one digest scheme, different under another")
+        return verdicts.pop()
 
     def cut_generation(
-        self, extras: Any, spans: Any, bundle: Mapping[str, Tensor] | None, pixel_dtype: str, cuts: int
+        self,
+        extras: Any,
+        spans: Any,
+        bundle: Mapping[str, Tensor] | None,
+        pixel_dtype: str,
+        cuts: int,
+        scheme: str,
     ) -> tuple[StagedMedia, ...]:
         """Section 7."""
         media = None if bundle is None else retained.CallMedia(spans, as_torch(bundle))
-        prefix = StagedMedia(answered(retained.cut_extras, extras, media), self.stage_media(None, pixel_dtype))
+        prefix = StagedMedia(answered(retained.cut_extras, extras, media, scheme), self.stage_media(None, pixel_dtype))
         whole = extras if media is None else {**(extras or {}), MEDIA_SPANS: spans}
         return (*(prefix for _ in range(cuts)), StagedMedia(whole, self.stage_media(bundle, pixel_dtype)))
 

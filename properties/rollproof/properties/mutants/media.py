@@ -127,9 +127,9 @@ def without_digest(cut_extras: Any) -> Any:
 def cut_anything(cut_extras: Any) -> Any:
     """Media that cannot be retained are cut without a digest."""
 
-    def wrong(extras: Any, media: Any) -> Any:
+    def wrong(extras: Any, *rest: Any) -> Any:
         try:
-            return cut_extras(extras, media)
+            return cut_extras(extras, *rest)
         except Rejected:
             return dict(extras or {})
 

@@ -11,6 +11,7 @@ from hypothesis.strategies import DrawFn
 
 from rollproof.properties.strategies.media import DTYPES, draw_tensor
 from rollproof.properties.strategies.values import Bytes, draw_bytes
+from rollproof.spec.constants import MEDIA_DIGEST_FIELDS
 from rollproof.spec.requests import MediaDigest, SameMedia
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
 from rollproof.spec.views import VALUELESS, Entry, Held
@@ -80,10 +81,16 @@ def relaid(decide: Bytes, entries: Entries) -> Entries:
     return (*changed[at:], *changed[:at])
 
 
+def draw_scheme(decide: Bytes) -> str:
+    """The scheme of a digest."""
+    return decide.choose(tuple(MEDIA_DIGEST_FIELDS))
+
+
 @st.composite
 def digests(draw: DrawFn) -> MediaDigest:
     """Named tensors that have a digest."""
-    return MediaDigest(draw_entries(draw_bytes(draw, 64)))
+    decide = draw_bytes(draw, 64)
+    return MediaDigest(draw_entries(decide), draw_scheme(decide))
 
 
 @st.composite
@@ -95,7 +102,7 @@ def valueless(draw: DrawFn) -> MediaDigest:
         odd = Entry(decide.choose(NO_NAMES), Tensor.of("uint8", [7]))
     else:
         odd = Entry("odd", Tensor.of("uint8", [1, 2]), decide.choose(tuple(sorted(VALUELESS))))
-    return MediaDigest((*entries, odd) if decide.chance(128) else (odd, *entries))
+    return MediaDigest((*entries, odd) if decide.chance(128) else (odd, *entries), draw_scheme(decide))
 
 
 @st.composite

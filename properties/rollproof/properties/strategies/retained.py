@@ -18,6 +18,7 @@ from rollproof.properties.strategies.named_tensors import (
     Entries,
     different,
     digests,
+    draw_scheme,
     equal,
     relaid,
     valueless,
@@ -26,7 +27,14 @@ from rollproof.properties.strategies.named_tensors import (
 from rollproof.properties.strategies.requests import Stream
 from rollproof.properties.strategies.routes import fragments, route_payload
 from rollproof.properties.strategies.values import EXTRAS, Bytes, draw_bytes
-from rollproof.spec.constants import BUNDLE_PIXELS, MEDIA_SPANS, MEDIA_TENSOR_SHA256, ROUTED_EXPERTS
+from rollproof.spec.constants import (
+    BUNDLE_PIXELS,
+    MEDIA_BLAKE3,
+    MEDIA_DIGEST_FIELDS,
+    MEDIA_SHA256,
+    MEDIA_SPANS,
+    ROUTED_EXPERTS,
+)
 from rollproof.spec.digest import extras_digest
 from rollproof.spec.rejections import Code
 from rollproof.spec.requests import Area, CutGeneration, Request, Restore
@@ -54,7 +62,7 @@ def cuts(draw: DrawFn) -> CutGeneration:
     kind = draw_kind(decide)
     spans, bundle = draw_media(decide, kind)
     extras = decide.choose(EXTRAS)
-    request = CutGeneration(extras, spans, bundle, kind.pixel_dtype, decide.below(4))
+    request = CutGeneration(extras, spans, bundle, kind.pixel_dtype, decide.below(4), draw_scheme(decide))
     if decide.chance(48):
         return evolve(request, spans=[], bundle=None)
     if decide.chance(48):
@@ -82,10 +90,11 @@ def of_extras(request: Restore, extras: Any) -> Restore:
     return evolve(request, row=prefix_row(extras))
 
 
-def extras_of(request: Restore) -> dict[str, Any]:
-    """The extras of the request's row, media and all."""
-    digest = media_digest({entry.name: entry.tensor for entry in request.tensors or ()})
-    return {MEDIA_SPANS: request.spans, MEDIA_TENSOR_SHA256: digest}
+def extras_of(decide: Bytes, request: Restore) -> tuple[dict[str, Any], str]:
+    """The extras of the request's row, media and all; and the name under which they hold the digest."""
+    scheme = draw_scheme(decide)
+    digest = media_digest({entry.name: entry.tensor for entry in request.tensors or ()}, scheme)
+    return {MEDIA_SPANS: request.spans, MEDIA_DIGEST_FIELDS[scheme]: digest}, MEDIA_DIGEST_FIELDS[scheme]
 
 
 def broken_commitment(decide: Bytes, request: Restore) -> Restore:
@@ -107,26 +116,30 @@ def broken_commitment(decide: Bytes, request: Restore) -> Restore:
 
 
 def lost_field(decide: Bytes, request: Restore) -> Restore:
-    """One of spans and digest is missing."""
-    extras = extras_of(request)
-    del extras[decide.choose((MEDIA_SPANS, MEDIA_TENSOR_SHA256))]
+    """One of spans and digest is missing, or there are digests of two schemes."""
+    extras, name = extras_of(decide, request)
+    if decide.chance(64):
+        return of_extras(request, {**extras, **dict.fromkeys(MEDIA_DIGEST_FIELDS.values(), extras[name])})
+    del extras[decide.choose((MEDIA_SPANS, name))]
     return of_extras(request, extras)
 
 
 def odd_digest(decide: Bytes, request: Restore) -> Restore:
     """A digest of another form."""
-    extras = extras_of(request)
-    plain = extras[MEDIA_TENSOR_SHA256].partition(":")[2]
+    extras, name = extras_of(decide, request)
+    scheme, _, plain = extras[name].partition(":")
+    other = MEDIA_BLAKE3 if scheme == MEDIA_SHA256 else MEDIA_SHA256
     odd: tuple[Any, ...] = (
-        plain, f"media-sha256-v2:{plain}", f"media-sha256-v1:{plain.upper()}", f"media-sha256-v1:{plain[:16]}",
-        f"media-sha256-v1:{plain}\n", "media-sha256-v1:", "", None, 0, [plain],
+        plain, f"{scheme[:-1]}2:{plain}", f"{scheme}:{plain.upper()}", f"{scheme}:{plain[:16]}",
+        f"{scheme}:{plain}\n", f"{scheme}:", f"{other}:{plain}", "", None, 0, [plain],
     )  # fmt: skip
-    return of_extras(request, {**extras, MEDIA_TENSOR_SHA256: decide.choose(odd)})
+    return of_extras(request, {**extras, name: decide.choose(odd)})
 
 
 def odd_spans(decide: Bytes, request: Restore) -> Restore:
     """Spans in the row that are none."""
-    return of_extras(request, {**extras_of(request), MEDIA_SPANS: decide.choose((None, {}, "x", 0, [0], [{}]))})
+    extras, _ = extras_of(decide, request)
+    return of_extras(request, {**extras, MEDIA_SPANS: decide.choose((None, {}, "x", 0, [0], [{}]))})
 
 
 def unhashable(decide: Bytes, request: Restore) -> Restore:
@@ -181,7 +194,7 @@ def restores(draw: DrawFn, code: Code | None = None) -> Restore:
     decide = draw_bytes(draw, 96)
     kind = draw_kind(decide)
     spans, bundle = draw_media(decide, kind)
-    extras = cut_extras(decide.choose(EXTRAS), CallMedia(spans, bundle))
+    extras = cut_extras(decide.choose(EXTRAS), CallMedia(spans, bundle), draw_scheme(decide))
     request = Restore(prefix_row(extras), spans, entries_of(decide, bundle))
     if code is None:
         return draw(odd_restores(request, extras)) if decide.chance(96) else request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rollproof.spec.constants import MEDIA_SPANS, MEDIA_TENSOR_SHA256
+from rollproof.spec.constants import MEDIA_DIGEST_FIELDS, MEDIA_SPANS
 from rollproof.spec.invariant import Check, Invariant, describe, difference, invariant, same_value
 from rollproof.spec.rejections import Code
 from rollproof.spec.requests import (
@@ -76,7 +76,9 @@ def everything_hashed(_: Request, expected: Answer, actual: Answer) -> str | Non
     return None
 
 
-@retained_rule("RETAINED-5", "The digest is media-sha256-v1 of exactly the bytes that the contract lists.", MediaDigest)
+@retained_rule(
+    "RETAINED-5", "The digest is its scheme's hash of exactly the bytes that the contract lists.", MediaDigest
+)
 def digest_value(_: MediaDigest, expected: Answer, actual: Answer) -> str | None:
     """A cut may be restored by another implementation."""
     return same_value(expected, actual) if isinstance(actual, Accepted) else None
@@ -104,9 +106,10 @@ def pixels_once(request: CutGeneration, _: Answer, actual: Answer) -> str | None
 def prefix_extras(request: CutGeneration, expected: Answer, actual: Answer) -> str | None:
     """A restore needs both, and a row without them says that there was nothing."""
     rows: tuple[StagedMedia, ...] = actual.value if isinstance(actual, Accepted) else ()
+    names = {MEDIA_SPANS, MEDIA_DIGEST_FIELDS[request.scheme]}
     for row in rows[:-1]:
-        held = {name for name in (MEDIA_SPANS, MEDIA_TENSOR_SHA256) if name in (row.extras or {})}
-        if held != (set() if request.bundle is None else {MEDIA_SPANS, MEDIA_TENSOR_SHA256}):
+        held = {MEDIA_SPANS, *MEDIA_DIGEST_FIELDS.values()} & set(row.extras or ())
+        if held != (set() if request.bundle is None else names):
             return f"a prefix row holds {sorted(held)}"
     return same_value(expected, actual) if isinstance(actual, Accepted) else None
 

@@ -1,0 +1,5 @@
+"""Triton kernels: what is done to tensors in an accelerator's memory without bringing them to the host.
+
+Triton is optional, and is imported only when a kernel is. Without an accelerator the kernels run in Triton's
+interpreter, where ``TRITON_INTERPRET=1`` is set before they are imported: slow, and good for checking them.
+"""

@@ -1,0 +1,136 @@
+"""The Triton kernels: in Triton's interpreter everywhere, on a device where there is one."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import blake3 as public
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined, so before the imports below
+
+from rollproof.impl import retained
+from rollproof.impl.kernels import blake3 as kernels
+from rollproof.impl.kernels.blake3 import blake3_hex
+from rollproof.impl.kernels.gather import Piece, gather
+from rollproof.properties.tensors import from_torch
+from rollproof.spec.retained import media_digest as spec_digest
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+CHUNK = kernels.CHUNK
+
+
+def random_bytes(size, seed=0):
+    return torch.frombuffer(bytearray(random.Random(seed).randbytes(max(size, 1))), dtype=torch.uint8)[:size].to(DEVICE)
+
+
+def hashed_by_the_package(segments):
+    whole = b"".join(
+        segment if isinstance(segment, bytes) else segment.cpu().view(torch.uint8).numpy().tobytes()
+        for segment in segments
+    )
+    return public.blake3(whole).hexdigest()
+
+
+# ── BLAKE3 ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 65, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
+def test_lengths_around_blocks_and_chunks(size):
+    data = random_bytes(size)
+    assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
+
+
+@pytest.mark.parametrize("chunks", [4, 7, 13])
+def test_trees_that_are_full_and_that_are_not(chunks):
+    data = random_bytes(chunks * CHUNK - 5)
+    assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
+
+
+def test_trees_of_more_than_one_level_of_programs(monkeypatch):
+    monkeypatch.setattr(kernels, "LANES", 8)
+    monkeypatch.setattr(kernels, "LEAVES", 4)
+    data = random_bytes(17 * CHUNK + 1)
+    assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
+
+
+def test_a_megabyte_and_more(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setattr(kernels, "LANES", 2048)  # the interpreter's time is per program
+    data = random_bytes(2**20 + 12_345)
+    assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+def test_tensors_at_any_byte_between_other_bytes(offset):
+    whole = random_bytes(3 * CHUNK + 50)
+    segments = [b"head", whole[offset : offset + 2 * CHUNK + 100], b"", b"between", whole[:3], b"t" * 70]
+    assert blake3_hex(segments, DEVICE) == hashed_by_the_package(segments)
+
+
+def test_segments_that_end_at_borders():
+    segments = [b"x" * CHUNK, random_bytes(CHUNK), random_bytes(2 * CHUNK, 1), b"", random_bytes(0), b"y" * CHUNK]
+    assert blake3_hex(segments, DEVICE) == hashed_by_the_package(segments)
+
+
+def test_the_media_digest_of_tensors_on_a_device(monkeypatch):
+    monkeypatch.setattr(retained, "_accelerator", lambda _: torch.device(DEVICE))
+    pixels = torch.arange(700, dtype=torch.float32, device=DEVICE).bfloat16().reshape(1, 100, 7)
+    tensors = {"imgs": pixels, "imgs_sizes": torch.tensor([[2, 3]], dtype=torch.int32), "strided": pixels[0, ::3].T}
+    expected = spec_digest({name: from_torch(tensor.cpu()) for name, tensor in tensors.items()}, "media-blake3-v1")
+    assert retained.media_digest(tensors, "media-blake3-v1") == expected
+    assert retained.media_digest({"imgs": pixels[:, 1:]}, "media-blake3-v1") != retained.media_digest(
+        {"imgs": pixels[:, :-1]}, "media-blake3-v1"
+    )
+
+
+# ── gather ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_routes_of_several_dtypes_with_sentinels_between():
+    shape = (3, 2)
+    sources = [
+        torch.randint(0, 100, (7, *shape), dtype=torch.int8),
+        torch.randint(0, 30_000, (5, *shape), dtype=torch.int16),
+        torch.randint(0, 30_000, (400, *shape), dtype=torch.int32),
+    ]
+    sources[2][0] = -1
+    first, second, third = (source.to(DEVICE) for source in sources)
+    row = torch.zeros((3 + 7 + 2 + 4 + 400, *shape), dtype=torch.int16, device=DEVICE)
+    gather([Piece(18), Piece(42, first), Piece(12), Piece(24, second, 6), Piece(2400, third)], row, -1)
+    gap = torch.full((3, *shape), -1)
+    expected = torch.cat([gap, sources[0], gap[:2], sources[1][1:], sources[2]]).to(torch.int16)
+    assert torch.equal(row.cpu(), expected)
+
+
+def test_patches_of_a_chain():
+    parts = [torch.randn(count, 12).bfloat16() for count in (3, 1, 90)]
+    row = torch.empty((94, 12), dtype=torch.bfloat16, device=DEVICE)
+    gather([Piece(part.numel(), part.to(DEVICE)) for part in parts], row)
+    assert torch.equal(row.cpu(), torch.cat(parts))
+
+
+def test_sentinels_alone_and_nothing_at_all():
+    row = torch.zeros((4, 2, 2), dtype=torch.int16, device=DEVICE)
+    gather([Piece(16)], row, -1)
+    assert bool((row == -1).all())
+    gather([], row[:0])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([Piece(3)], "3 elements for an output of"),
+        ([Piece(4, torch.zeros(6, dtype=torch.int16)[::2])], "expected a contiguous one"),
+        ([Piece(4, torch.zeros(3, dtype=torch.int16))], "elements 0 to 4 of 3"),
+        ([Piece(4, torch.zeros(9, dtype=torch.int16), 6)], "elements 6 to 10 of 9"),
+        ([Piece(4, torch.zeros(4, dtype=torch.float64))], "dtype"),
+    ],
+)
+def test_pieces_that_do_not_fit(pieces, message):
+    with pytest.raises(ValueError, match=message):
+        gather(pieces, torch.zeros(4, dtype=torch.int16))
