@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from rollproof.properties.mutants import group, known_group, known_media, lineage, media, records, rollout, routes
+from rollproof.properties.mutants import (
+    group,
+    known_group,
+    known_media,
+    known_replay,
+    lineage,
+    media,
+    records,
+    rollout,
+    routes,
+)
 from rollproof.properties.mutants.mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -16,4 +26,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *routes.MUTANTS,
     *media.MUTANTS,
     *known_media.MUTANTS,
+    *known_replay.MUTANTS,
 )

@@ -21,6 +21,12 @@ SOURCES: Final = re.compile(r"([\w.-]+/[\w.-]+) (\d+(?:, \d+)*)")
 """Public sources as an origin names them: a repository, then the numbers of its threads."""
 
 
+def threads(origin: str) -> frozenset[str]:
+    """The public threads that a text names, each as ``owner/name number``; none where a rule is the origin."""
+    found = SOURCES.findall(origin)
+    return frozenset(f"{repository} {number}" for repository, numbers in found for number in numbers.split(", "))
+
+
 def patches(**replacements: Replacement) -> dict[str, Replacement]:
     """Keyword arguments with "__" for the dot between module and name."""
     return {name.replace("__", ".", 1): replacement for name, replacement in replacements.items()}
@@ -58,9 +64,8 @@ class Mutant:
 
     @property
     def sources(self) -> frozenset[str]:
-        """The public threads that reported the fault, as ``owner/name number``; none where a rule is the origin."""
-        found = SOURCES.findall(self.origin)
-        return frozenset(f"{repository} {number}" for repository, numbers in found for number in numbers.split(", "))
+        """The public threads that reported the fault."""
+        return threads(self.origin)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
