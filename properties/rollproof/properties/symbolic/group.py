@@ -39,6 +39,16 @@ def request(count: int, **fields: Any) -> GroupRequest:
     return GroupRequest("g", **{**of_all, **fields})
 
 
+def counted(rollouts: int, receipts: int, rewards: int, flags: int) -> GroupRequest:
+    """The arguments for a group with 0 to 2 of each."""
+    return request(
+        pick(range(3), rollouts % 3),
+        receipts=(None,) * pick(range(3), receipts % 3),
+        rewards=(0.0,) * pick(range(3), rewards % 3),
+        mask_sample=(False,) * pick(range(3), flags % 3),
+    )
+
+
 # ── one rollout ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -98,12 +108,7 @@ def arguments_have_one_length(rollouts: int, receipts: int, rewards: int, flags:
     pre: 0 <= flags <= 2
     post: _
     """
-    given = request(
-        pick(range(3), rollouts),
-        receipts=(None,) * pick(range(3), receipts),
-        rewards=(0.0,) * pick(range(3), rewards),
-        mask_sample=(False,) * pick(range(3), flags),
-    )
+    given = counted(rollouts, receipts, rewards, flags)
     return (argument_error(given) is None) == (rollouts == receipts == rewards == flags > 0)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from attrs import evolve
 
 from rollproof.properties.symbolic.build import accepted, call_record, pick, staged_call
 from rollproof.properties.symbolic.rule import rule
-from rollproof.spec.digest import chain_digest, prefix_digest
+from rollproof.spec.digest import call_digest, chain_digest, prefix_digest
 from rollproof.spec.lineage import (
     calls_that_reach_a_cycle,
     carry_length,
@@ -45,22 +47,39 @@ def the_carry_is_every_token_before_generation(mask: list[bool]) -> bool:
     return carry_length(masked(mask)) == mask.count(False)
 
 
-def laid_out(*calls: tuple[int, int]) -> LinearizedRow:
-    """The row of a chain of calls, each given as (carry, generation) lengths."""
+def chain_of(*calls: tuple[int, int]) -> list[StagedCall]:
+    """A chain of calls a, b, …, each given as (carry, generation) lengths, with ids 0, 1, … and right hashes."""
     chain: list[StagedCall] = []
-    position, chain_hash = 0, None
     for name, (carry, generation) in zip("abc", calls, strict=False):
-        mask = [0.0] * pick(range(3), carry) + [1.0] * pick(range(3), generation)
-        ids = tuple(range(position, position + len(mask)))
-        position += len(mask)
-        chain_hash = chain_digest(chain_hash, ids)
-        cumulative = prefix_digest(range(position))
-        call = staged_call(name, None if not chain else chain[-1].model_call_id, mask, token_ids_delta=ids)
-        chain.append(evolve(call, chain_hash=chain_hash, cumulative_hash=cumulative, weight_version=len(chain)))
-    return lay_out("r", chain)
+        mask = [0.0] * carry + [1.0] * generation
+        parent = chain[-1] if chain else None
+        start = parent.cum_len if parent else 0
+        call = staged_call(
+            name,
+            parent.model_call_id if parent else None,
+            mask,
+            prev_len=start,
+            cum_len=start + len(mask),
+            weight_version=len(chain),
+            token_ids_delta=tuple(range(start, start + len(mask))),
+            cumulative_hash=prefix_digest(range(start + len(mask))),
+        )
+        call = evolve(call, chain_hash=chain_digest(parent.chain_hash if parent else None, call.token_ids_delta))
+        chain.append(evolve(call, digest=call_digest(call)))
+    return chain
 
 
-@rule("4", "LINEAGE-2", "2 calls of up to 2 carry and 2 generated tokens", (1, 2, 0, 1))
+CHAINS = [chain_of(first, second) for first, second in product(product(range(3), (1, 2)), repeat=2)]
+"""All chains of two calls of up to 2 carry and 2 generated tokens."""
+SHORT_CALLS = "2 calls of up to 2 carry and 2 generated tokens"
+
+
+def laid_out(carry: int, generation: int, next_carry: int, next_generation: int) -> LinearizedRow:
+    """The row of one of the chains."""
+    return lay_out("r", pick(CHAINS, ((carry * 2 + generation - 1) * 3 + next_carry) * 2 + next_generation - 1))
+
+
+@rule("4", "LINEAGE-2", SHORT_CALLS, (1, 2, 0, 1))
 def link_spans_tile_the_row(carry: int, generation: int, next_carry: int, next_generation: int) -> bool:
     """Link spans are the calls' carry and generation lengths, and add up to the row.
 
@@ -70,14 +89,14 @@ def link_spans_tile_the_row(carry: int, generation: int, next_carry: int, next_g
     pre: 1 <= next_generation <= 2
     post: _
     """
-    row = laid_out((carry, generation), (next_carry, next_generation))
+    row = laid_out(carry, generation, next_carry, next_generation)
     spans = [(span.carry_len, span.generation_len) for span in row.link_spans]
     return spans == [(carry, generation), (next_carry, next_generation)] and (
         sum(map(sum, spans)) == len(row.token_ids) == len(row.token_mask) == len(row.logprobs)
     )
 
 
-@rule("4", ("LINEAGE-1", "LINEAGE-2"), "2 calls of up to 2 carry and 2 generated tokens", (1, 2, 0, 1))
+@rule("4", ("LINEAGE-1", "LINEAGE-2"), SHORT_CALLS, (1, 2, 0, 1))
 def version_spans_tile_the_row(carry: int, generation: int, next_carry: int, next_generation: int) -> bool:
     """Weight-version spans begin at 0, follow on each other, and end with the row; tokens keep their order.
 
@@ -87,7 +106,7 @@ def version_spans_tile_the_row(carry: int, generation: int, next_carry: int, nex
     pre: 1 <= next_generation <= 2
     post: _
     """
-    row = laid_out((carry, generation), (next_carry, next_generation))
+    row = laid_out(carry, generation, next_carry, next_generation)
     first, second = row.weight_version_spans
     return (
         (first.start, first.end, second.start) == (0, carry + generation, first.end)
@@ -96,15 +115,17 @@ def version_spans_tile_the_row(carry: int, generation: int, next_carry: int, nex
     )
 
 
-@rule("4", "LINEAGE-4", "2 calls, the root of up to 2 carry and 2 generated tokens", (1, 2))
-def the_prompt_is_the_roots_carry(carry: int, generation: int) -> bool:
+@rule("4", "LINEAGE-4", SHORT_CALLS, (1, 2, 0, 1))
+def the_prompt_is_the_roots_carry(carry: int, generation: int, next_carry: int, next_generation: int) -> bool:
     """The prompt of a row is the root's carry, whatever later calls carry.
 
     pre: 0 <= carry <= 2
     pre: 1 <= generation <= 2
+    pre: 0 <= next_carry <= 2
+    pre: 1 <= next_generation <= 2
     post: _
     """
-    return laid_out((carry, generation), (1, 1)).prompt_len == carry
+    return laid_out(carry, generation, next_carry, next_generation).prompt_len == carry
 
 
 @rule("4", "LINEAGE-3", "lengths below 8", (3, 3))

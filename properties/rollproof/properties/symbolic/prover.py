@@ -1,4 +1,4 @@
-"""Running CrossHair on rules: what came of each, and how long it took.
+"""Running CrossHair on rules and pairs: what came of each, and how long it took.
 
 CrossHair is needed only here, so that the catalogue of rules can be read without it.
 """
@@ -6,32 +6,54 @@ CrossHair is needed only here, so that the catalogue of rules can be read withou
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
+from unittest import mock
 
 from attrs import frozen
-from crosshair.core import register_patch
+from crosshair import core
 from crosshair.core_and_libs import analyze_function, run_checkables
-from crosshair.options import AnalysisKind, AnalysisOptionSet
-from crosshair.statespace import MessageType
+from crosshair.diff_behavior import BehaviorDiff, ExceptionEquivalenceType, diff_behavior
+from crosshair.fnutil import FunctionInfo
+from crosshair.options import DEFAULT_OPTIONS, AnalysisKind, AnalysisOptionSet
+from crosshair.statespace import MessageType, VerificationStatus
 
-from rollproof.properties.symbolic.rule import Rule
-from rollproof.spec.values import expect
+from rollproof.impl import checks
+from rollproof.properties.symbolic.rule import Pair, Rule
+from rollproof.spec import values
 
 
 class Status(StrEnum):
-    """What is known about a rule after a run."""
+    """What is known about a rule or a pair after a run."""
 
     CONFIRMED = "confirmed over all paths"
     """It holds for all arguments within its bounds."""
+    SAME = "same behaviour over all paths"
+    """Both sides of a pair give the same for all arguments within their bounds."""
     OPEN = "no counterexample found"
     """The time was up before every path was followed."""
     REFUTED = "refuted"
     """There are arguments for which it does not hold, or none at all within its bounds."""
 
+    @property
+    def is_proved(self) -> bool:
+        """Whether nothing is left to be tried."""
+        return self in (Status.CONFIRMED, Status.SAME)
 
-STATUSES: Final = {MessageType.CONFIRMED: Status.CONFIRMED, MessageType.CANNOT_CONFIRM: Status.OPEN}
-"""Every other message of CrossHair is a refutation."""
+
+@frozen
+class Proof:
+    """The outcome for one rule or pair."""
+
+    name: str
+    status: Status
+    detail: str
+    """The counterexample of what is refuted."""
+    seconds: float
+    """Processor time."""
 
 
 def expect_tersely(holds: bool, field: str, value: object, expected: str) -> None:
@@ -40,23 +62,27 @@ def expect_tersely(holds: bool, field: str, value: object, expected: str) -> Non
         raise ValueError(f"{field}: expected {expected}")
 
 
-register_patch(expect, expect_tersely)
+def show_tersely(value: object) -> str:
+    """``show`` without the value, for the same reason: no rule is about the text of a message."""
+    return f"a {type(value).__name__}"
 
 
-@frozen
-class Proof:
-    """The outcome for one rule."""
-
-    name: str
-    status: Status
-    detail: str
-    """The counterexample of a refuted rule."""
-    seconds: float
-    """Processor time."""
+core.register_patch(values.expect, expect_tersely)
+core.register_patch(values.show, show_tersely)
+core.register_patch(checks.show, show_tersely)
 
 
-def prove(rule: Rule, timeout: float) -> Proof:
-    """Try to prove a rule in at most ``timeout`` seconds of processor time."""
+def prove(item: Rule | Pair, timeout: float) -> Proof:
+    """Try to prove a rule or pair in about ``timeout`` seconds of processor time."""
+    return compare(item, timeout) if isinstance(item, Pair) else check(item, timeout)
+
+
+STATUSES: Final = {MessageType.CONFIRMED: Status.CONFIRMED, MessageType.CANNOT_CONFIRM: Status.OPEN}
+"""Every other message of CrossHair is a refutation."""
+
+
+def check(rule: Rule, timeout: float) -> Proof:
+    """Look for arguments for which the rule does not hold."""
     options = AnalysisOptionSet(
         analysis_kind=(AnalysisKind.PEP316,), per_condition_timeout=timeout, per_path_timeout=timeout
     )
@@ -68,3 +94,47 @@ def prove(rule: Rule, timeout: float) -> Proof:
     worst = max(messages, key=lambda message: message.state)
     status = STATUSES.get(worst.state, Status.REFUTED)
     return Proof(rule.name, status, worst.message if status is Status.REFUTED else "", seconds)
+
+
+def compare(pair: Pair, timeout: float) -> Proof:
+    """Look for arguments on which the two sides of a pair differ."""
+    sides = FunctionInfo.from_fn(pair.spec), FunctionInfo.from_fn(pair.impl)
+    # It looks for differences twice, once from each side, in half of the time each.
+    limits = DEFAULT_OPTIONS.overlay(per_condition_timeout=2 * timeout, per_path_timeout=2 * timeout, stats=Counter())
+    begun = time.process_time()
+    with explorations() as found:
+        differences = diff_behavior(*sides, limits, ExceptionEquivalenceType.SAME_TYPE)
+    seconds = time.process_time() - begun
+    if isinstance(differences, str):
+        raise ValueError(f"{pair.name}: {differences}")
+    if differences:
+        return Proof(pair.name, Status.REFUTED, describe(differences[0]), seconds)
+    complete = [
+        exploration.exhausted and exploration.top_analysis.verification_status is VerificationStatus.CONFIRMED
+        for exploration in found
+    ]
+    return Proof(pair.name, Status.SAME if complete == [True, True] else Status.OPEN, "", seconds)
+
+
+@contextmanager
+def explorations() -> Iterator[list[Any]]:
+    """What CrossHair's searches came to, which ``diff_behavior`` does not say.
+
+    No more paths is not enough: some may have been given up.
+    """
+    found: list[Any] = []
+    explore = core.explore_loop
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        found.append(explore(*args, **kwargs))
+        return found[-1]
+
+    with mock.patch.object(core, "explore_loop", note):
+        yield found
+
+
+def describe(difference: BehaviorDiff) -> str:
+    """A difference in one line: the arguments, and what each side gives."""
+    given = ", ".join(f"{name}={value}" for name, value in difference.args.items())
+    sides = (result.error or result.return_repr for result in (difference.result1, difference.result2))
+    return "given {}: spec {}, impl {}".format(given, *sides)

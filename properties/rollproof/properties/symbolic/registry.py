@@ -1,12 +1,12 @@
-"""All symbolic rules, chapter by chapter: what ``rollproof prove``, the docs and the tests read."""
+"""All symbolic rules, chapter by chapter, and all pairs: what ``rollproof prove``, the docs and the tests read."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Final
 
-from rollproof.properties.symbolic import group, lineage, media, retained, routes, terminal, values
-from rollproof.properties.symbolic.rule import Rule
+from rollproof.properties.symbolic import group, lineage, media, pairs, retained, routes, terminal, values
+from rollproof.properties.symbolic.rule import Pair, Rule
 
 
 def rules_of(module: ModuleType) -> tuple[Rule, ...]:
@@ -18,3 +18,9 @@ RULES: Final[tuple[Rule, ...]] = tuple(
     rule for module in (values, terminal, lineage, routes, media, retained, group) for rule in rules_of(module)
 )
 """Every rule."""
+
+PAIRS: Final[tuple[Pair, ...]] = tuple(value for value in vars(pairs).values() if isinstance(value, Pair))
+"""Every rule that spec and implementation state each in their own way."""
+
+ITEMS: Final[tuple[Rule | Pair, ...]] = (*RULES, *PAIRS)
+"""All of them; their names are distinct."""

@@ -6,6 +6,7 @@ sentence holds for all arguments within the preconditions, not only for those th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -51,3 +52,37 @@ def rule(
     """Declare the decorated statement as a rule."""
     named = (invariants,) if isinstance(invariants, str) else invariants
     return lambda statement: Rule(statement, section, named, bounds, witness)
+
+
+@frozen
+class Pair:
+    """A rule that spec and implementation state each in its own way, as two functions of the same scalars."""
+
+    name: str
+    sentence: str
+    """What both of them say."""
+    section: str
+    invariants: tuple[str, ...]
+    bounds: str
+    witness: tuple[Any, ...]
+    spec: Callable[..., object]
+    impl: Callable[..., object]
+
+    @property
+    def module(self) -> str:
+        """The module that declares it: the last part of its name."""
+        return self.spec.__module__.rpartition(".")[2]
+
+
+def pair(
+    section: str, invariants: str | tuple[str, ...], bounds: str, witness: tuple[Any, ...]
+) -> Callable[[type], Pair]:
+    """Declare a class with a docstring and the static methods ``spec`` and ``impl`` as a pair, named in snake case."""
+    named = (invariants,) if isinstance(invariants, str) else invariants
+
+    def declare(sides: type) -> Pair:
+        name = re.sub("(?<!^)(?=[A-Z])", "_", sides.__name__).lower()
+        sentence = (sides.__doc__ or "").partition("\n")[0]
+        return Pair(name, sentence, section, named, bounds, witness, sides.spec, sides.impl)  # type: ignore[attr-defined]
+
+    return declare
