@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rollproof.properties.gate.coverage import reachable, reason_of
-from rollproof.properties.strategies.breaks import BREAKS, break_streams, harmless, ordered_breaks, reason
+from rollproof.properties.strategies.breaks import (
+    BREAKS,
+    IN_ROLLOUTS,
+    break_streams,
+    harmless,
+    ordered_breaks,
+    reason,
+    try_edits,
+)
+from rollproof.properties.strategies.draft import Draft, Inapplicable
 from rollproof.properties.strategies.recipes import realize_request
+from rollproof.properties.strategies.values import Bytes
+from rollproof.properties.strategies.worked import WORKED_EXAMPLE
 from rollproof.spec.oracle import answer
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.requests import Area
@@ -79,3 +93,12 @@ def test_streams_are_named_after_stage_and_code():
     assert "break:rebuild:corrupt_digest" in names
     assert "break:all:invalid_staging_row" in names
     assert all(stream.codes or ":all:" in stream.name for stream in break_streams(Area.LINEAGE))
+
+
+def test_any_edit_can_follow_any_other():
+    edits = [edit for edits in IN_ROLLOUTS for edit in edits]
+    for first, second in itertools.product(edits, repeat=2):
+        for data in (b"\x00" * 32, b"\x07\x02" * 16):
+            with contextlib.suppress(Inapplicable):
+                first(Draft.of(WORKED_EXAMPLE), Bytes(data))
+                try_edits(Draft.of(WORKED_EXAMPLE), (first, second), Bytes(data))

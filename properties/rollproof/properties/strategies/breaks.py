@@ -124,12 +124,15 @@ IN_ROLLOUTS: Final[tuple[tuple[Edit, ...], ...]] = tuple(
 
 
 def try_edits(draft: Draft, edits: Sequence[Edit], decide: Bytes) -> None:
-    """Apply those edits that still apply."""
-    for edit in edits:
+    """Apply those edits that still apply: an earlier one may have left no number to add to, or no text to extend."""
+    for place, edit in enumerate(edits):
         try:
             edit(draft, decide)
         except Inapplicable:
             continue
+        except (AttributeError, LookupError, TypeError, ValueError):
+            if place == 0:
+                raise
 
 
 @st.composite
