@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from attrs import frozen
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.pretty import pretty_repr
 
 from rollproof.properties.gate.files import answer_text, printable, replay_path, safe
@@ -29,13 +29,15 @@ TEMPLATE: Final = "report.html.jinja"
 HEAT_STEPS: Final = 5
 """Shades of the heat map. One more means about four times as often."""
 SLOWEST_STREAMS: Final = 10
+SHORT_INPUT: Final = 800
+"""Characters of an input that is shown without being asked for."""
 
 
 @frozen
 class Cell:
     """One rejection code in the heat map."""
 
-    code: str
+    code: Markup
     driven: int
     heat: int
     """0 where it was not driven, else 1 to ``HEAT_STEPS``."""
@@ -55,6 +57,8 @@ class Shown:
     kind: str
     input: str
     length: int
+    open: bool
+    """Whether the input is short enough to stand there unasked."""
     expected: str
     actual: str
     differences: list[tuple[str, str, str]] | None
@@ -92,7 +96,9 @@ def section(index: int, report: Report, replays: Path) -> dict[str, Any]:
     anchor = f"r{index}-{safe(report.implementation)}"
     cells = {area: [cell(code, tally) for (of, code), tally in report.codes.items() if of is area] for area in Area}
     streams = sorted(report.streams.items(), key=lambda item: -item[1].seconds)
-    options = "".join(f" --area {area}" for area in report.areas)
+    options = [f"--area {area}" for area in report.areas]
+    options += [f"--profile {report.profile}", f"--seed {report.seed}"]
+    options += [] if report.max_examples is None else [f"--max-examples {report.max_examples}"]
     return {
         "anchor": anchor,
         "report": report,
@@ -106,8 +112,8 @@ def section(index: int, report: Report, replays: Path) -> dict[str, Any]:
         "driven": sum(tally.driven > 0 for tally in report.codes.values()),
         "times": area_times(report),
         "streams": [(area, name, tally) for (area, name), tally in streams[:SLOWEST_STREAMS]],
-        "command": f"rollproof check {shlex.quote(report.implementation)}{options} "
-        f"--profile {report.profile} --seed {report.seed}",
+        "run": sum(tally.examples > 0 for tally in report.invariants.values()),
+        "command": " ".join(["rollproof check", shlex.quote(report.implementation), *options]),
     }
 
 
@@ -124,20 +130,21 @@ def verdict_kind(report: Report, name: str) -> str:
 
 def cell(code: str, tally: CodeTally) -> Cell:
     """A rejection code's shade and words."""
+    name = escape(code).replace("_", Markup("_<wbr>")).replace(":", Markup(":<wbr>"))
     if tally.driven == 0:
-        return Cell(code, 0, 0, "undriven", "not driven")
+        return Cell(name, 0, 0, "undriven", "not driven")
     heat = min(HEAT_STEPS, 1 + int(math.log(tally.driven, 4)))
     wrong = tally.driven - tally.right
     if wrong > tally.excused:
-        return Cell(code, tally.driven, heat, "wrong", f"{wrong - tally.excused:,} wrong")
+        return Cell(name, tally.driven, heat, "wrong", f"{wrong - tally.excused:,} wrong")
     if wrong:
-        return Cell(code, tally.driven, heat, "declared", f"{wrong:,} otherwise, as declared")
-    return Cell(code, tally.driven, heat, "right", "all right")
+        return Cell(name, tally.driven, heat, "declared", f"{wrong:,} otherwise, as declared")
+    return Cell(name, tally.driven, heat, "right", "all right")
 
 
 def show(anchor: str, report: Report, finding: Finding, name: str, replays: Path) -> Shown:
     """A finding's input and answers as text."""
-    text = json.dumps(dump(finding.request), ensure_ascii=True, indent=1)
+    text = json.dumps(dump(finding.request), ensure_ascii=True)
     rows = differences(finding.expected, finding.actual)
     return Shown(
         anchor=f"{anchor}-{safe(name)}",
@@ -147,6 +154,7 @@ def show(anchor: str, report: Report, finding: Finding, name: str, replays: Path
         kind=type(finding.request).__name__,
         input=text if len(text) <= LONGEST_INPUT else f"{text[:LONGEST_INPUT]}…",
         length=len(text),
+        open=len(text) <= SHORT_INPUT,
         expected=pretty_answer(finding.expected),
         actual=pretty_answer(finding.actual),
         differences=None if rows is None else rows[:MOST_DIFFERENCES],
