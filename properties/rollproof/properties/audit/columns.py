@@ -44,7 +44,8 @@ class Store:
         if array.nbytes <= self.inline_bytes:
             return base64.encode(array.tobytes()).decode("ascii")
         name = f"t{len(self.large)}"
-        self.large[name] = array.copy()
+        # Shards know one of the two complex dtypes; the line says what the bytes are.
+        self.large[name] = array.reshape(-1).view(np.uint8).copy() if array.dtype.kind == "c" else array.copy()
         return {"tensor": name}
 
 
@@ -68,19 +69,25 @@ def describe_batch(fields: Any, store: Store) -> dict[str, Any]:
 
 def describe_column(column: Any, store: Store) -> dict[str, Any]:
     """One batched column as JSON; a column that holds no tensors is named by its type."""
-    if isinstance(column, torch.Tensor):
-        if not column.is_nested:
-            if column.layout is torch.strided and column.dtype in NAMES and column.dim() > 0:
-                return describe_rows(column, {}, store)
-        elif is_back_to_back(column):
-            return describe_jagged(column, store)
+    jagged = jagged_parts(column)
+    if jagged is not None:
+        values, offsets = jagged[0], jagged[1].tolist()
+        lengths = [end - start for start, end in pairwise(offsets)]
+        return describe_rows(values[offsets[0] : offsets[-1]], {"lengths": lengths}, store)
+    if isinstance(column, torch.Tensor) and not column.is_nested and column.dim() > 0 and has_bytes(column):
+        return describe_rows(column, {}, store)
     try:
         rows = column_rows(column)
     except ValueError:
         return {"other": type(column).__name__}
-    if any(row.layout is not torch.strided or row.dtype not in NAMES or row.is_meta for row in rows):
+    if not all(map(has_bytes, rows)):
         return {"other": type(column).__name__}
     return {"rows": [describe_tensor(row, store) for row in rows]}
+
+
+def has_bytes(value: torch.Tensor) -> bool:
+    """Whether a tensor has a value in the contract's sense."""
+    return value.layout is torch.strided and value.dtype in NAMES and not value.is_meta
 
 
 def describe_tensor(value: torch.Tensor, store: Store) -> dict[str, Any]:
@@ -93,15 +100,14 @@ def describe_rows(values: torch.Tensor, lengths: dict[str, list[int]], store: St
     return {"dtype": NAMES[values.dtype], "shape": list(values.shape[1:]), **lengths, "data": store.keep(values)}
 
 
-def is_back_to_back(column: Any) -> bool:
-    """Whether a nested tensor is a jagged one without holes, whose rows differ in their first dimension."""
-    return column.layout is torch.jagged and column._ragged_idx == 1 and column.lengths() is None
+def jagged_parts(column: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Values and offsets of a jagged tensor without holes, whose rows differ in their first dimension; or None.
 
-
-def describe_jagged(column: Any, store: Store) -> dict[str, Any]:
-    """Rows of unequal length that lie back to back."""
-    values, offsets = column.values(), column.offsets().tolist()
-    lengths = [end - start for start, end in pairwise(offsets)]
-    if offsets[0] != 0 or offsets[-1] != len(values):
-        values = values[offsets[0] : offsets[-1]]
-    return describe_rows(values, {"lengths": lengths}, store)
+    Straight off its attributes, where this release of torch has them: any question to a nested tensor is answered in
+    Python, and costs more than writing the column down.
+    """
+    values, offsets = getattr(column, "_values", None), getattr(column, "_offsets", None)
+    if type(values) is not torch.Tensor or type(offsets) is not torch.Tensor or values.dtype not in NAMES:
+        return None
+    plain = getattr(column, "_lengths", offsets) is None and getattr(column, "_ragged_idx", None) == 1
+    return (values, offsets) if plain else None
