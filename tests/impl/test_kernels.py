@@ -13,9 +13,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined, so before the imports below
 
 from rollproof.impl import retained
+from rollproof.impl.assembly import gather_routes, lay_out
 from rollproof.impl.kernels import blake3 as kernels
 from rollproof.impl.kernels.blake3 import blake3_hex
 from rollproof.impl.kernels.gather import Piece, gather
+from rollproof.impl.plan import Use
 from rollproof.properties.tensors import from_torch
 from rollproof.spec.retained import media_digest as spec_digest
 
@@ -25,7 +27,8 @@ CHUNK = kernels.CHUNK
 
 
 def random_bytes(size, seed=0):
-    return torch.frombuffer(bytearray(random.Random(seed).randbytes(max(size, 1))), dtype=torch.uint8)[:size].to(DEVICE)
+    data = bytearray(random.Random(seed).randbytes(max(size, 1)))
+    return torch.frombuffer(data, dtype=torch.uint8)[:size].to(DEVICE)
 
 
 def hashed_by_the_package(segments):
@@ -88,6 +91,22 @@ def test_the_media_digest_of_tensors_on_a_device(monkeypatch):
     )
 
 
+def test_nothing_but_headers_and_the_hash_moves(monkeypatch):
+    tensors, moved = {"imgs": random_bytes(5 * CHUNK), "video": random_bytes(4 * CHUNK)}, []
+    for name in ("cpu", "to"):
+        original = getattr(torch.Tensor, name)
+
+        def move(tensor, *arguments, original=original, name=name):
+            moved.append((name, tensor.numel() * tensor.element_size()))
+            return original(tensor, *arguments)
+
+        monkeypatch.setattr(torch.Tensor, name, move)
+    monkeypatch.setattr(retained, "_accelerator", lambda _: torch.device(DEVICE))
+    retained.media_digest(tensors, "media-blake3-v1")
+    assert [size for name, size in moved if name == "cpu"] == [32]
+    assert sum(size for name, size in moved if name == "to") < CHUNK
+
+
 # ── gather ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -105,6 +124,21 @@ def test_routes_of_several_dtypes_with_sentinels_between():
     gap = torch.full((3, *shape), -1)
     expected = torch.cat([gap, sources[0], gap[:2], sources[1][1:], sources[2]]).to(torch.int16)
     assert torch.equal(row.cpu(), expected)
+
+
+def test_a_row_of_spans_is_laid_out_as_without_the_kernel():
+    fragments = [torch.randint(0, 90, (tokens, 2, 3), dtype=torch.int8, device=DEVICE) for tokens in (5, 4)]
+    used = [
+        (Use(2, 0, 5), fragments[0]),
+        (Use(3, 0, 0), None),
+        (Use(1, 2, 2), torch.stack([fragments[1]] * 2, dim=-1)[..., 1]),
+    ]
+    kernel, plain = (torch.zeros((15, 2, 3), dtype=torch.int16, device=DEVICE) for _ in range(2))
+    gather_routes(used, kernel)
+    lay_out(used, plain)
+    assert torch.equal(kernel, plain)
+    assert kernel[2:7].equal(fragments[0].short())
+    gather_routes([], plain[:0])
 
 
 def test_patches_of_a_chain():

@@ -8,9 +8,10 @@ stay there, and only the bytes to be hashed are copied to the host.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -97,8 +98,14 @@ def execute(
     return row
 
 
-def lay_out(used: Iterable[tuple[Use, torch.Tensor | None]], row: torch.Tensor) -> None:
-    """Write verified fragments, each with what its span takes from it, into ``row``: int16 ``[tokens, L, K]``."""
+def lay_out(used: Sequence[tuple[Use, torch.Tensor | None]], row: torch.Tensor) -> None:
+    """Write verified fragments, each with what its span takes from it, into ``row``: int16 ``[tokens, L, K]``.
+
+    On an accelerator one kernel does it, where Triton is installed; fragments that live elsewhere are brought there.
+    """
+    if row.is_cuda and row.is_contiguous() and find_spec("triton") is not None:
+        gather_routes(used, row)
+        return
     target, position = _array_of(row), 0
     for use, routes in used:
         target[position : position + use.unrouted] = ROUTE_SENTINEL
@@ -108,6 +115,20 @@ def lay_out(used: Iterable[tuple[Use, torch.Tensor | None]], row: torch.Tensor) 
             target[position : position + use.rows] = source[use.first : use.first + use.rows]
             position += use.rows
     target[position:] = ROUTE_SENTINEL
+
+
+def gather_routes(used: Sequence[tuple[Use, torch.Tensor | None]], row: torch.Tensor) -> None:
+    """The same by ``kernels.gather``, into a contiguous ``row``."""
+    from rollproof.impl.kernels.gather import Piece, gather
+
+    vector = row[0].numel() if len(row) else 0
+    pieces: list[Piece] = []
+    for use, routes in used:
+        pieces.append(Piece(use.unrouted * vector))
+        if routes is not None:
+            pieces.append(Piece(use.rows * vector, routes.to(row.device).contiguous(), use.first * vector))
+    pieces.append(Piece(row.numel() - sum(piece.count for piece in pieces)))
+    gather([piece for piece in pieces if piece.count], row, ROUTE_SENTINEL)
 
 
 def _shape_of(routes: torch.Tensor, span: RouteSpan, dims: Dims | None) -> Dims:
