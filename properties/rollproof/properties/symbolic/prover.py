@@ -9,11 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Any, Final
 from unittest import mock
 
-from attrs import frozen
 from crosshair import core
 from crosshair.core_and_libs import analyze_function, run_checkables
 from crosshair.diff_behavior import BehaviorDiff, ExceptionEquivalenceType, diff_behavior
@@ -22,38 +20,9 @@ from crosshair.options import DEFAULT_OPTIONS, AnalysisKind, AnalysisOptionSet
 from crosshair.statespace import MessageType, VerificationStatus
 
 from rollproof.impl import checks
+from rollproof.properties.symbolic.proofs import Proof, Status
 from rollproof.properties.symbolic.rule import Pair, Rule
 from rollproof.spec import values
-
-
-class Status(StrEnum):
-    """What is known about a rule or a pair after a run."""
-
-    CONFIRMED = "confirmed over all paths"
-    """It holds for all arguments within its bounds."""
-    SAME = "same behaviour over all paths"
-    """Both sides of a pair give the same for all arguments within their bounds."""
-    OPEN = "no counterexample found"
-    """The time was up before every path was followed."""
-    REFUTED = "refuted"
-    """There are arguments for which it does not hold, or none at all within its bounds."""
-
-    @property
-    def is_proved(self) -> bool:
-        """Whether nothing is left to be tried."""
-        return self in (Status.CONFIRMED, Status.SAME)
-
-
-@frozen
-class Proof:
-    """The outcome for one rule or pair."""
-
-    name: str
-    status: Status
-    detail: str
-    """The counterexample of what is refuted."""
-    seconds: float
-    """Processor time."""
 
 
 def expect_tersely(holds: bool, field: str, value: object, expected: str) -> None:
