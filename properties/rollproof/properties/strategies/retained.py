@@ -65,7 +65,7 @@ def cuts(draw: DrawFn) -> CutGeneration:
     request = CutGeneration(extras, spans, bundle, kind.pixel_dtype, decide.below(4), draw_scheme(decide))
     if decide.chance(48):
         return evolve(request, spans=[], bundle=None)
-    if decide.chance(48):
+    if decide.chance(112):
         decide.choose(SPAN_EDITS)(decide, spans)
     if decide.chance(24):
         request = evolve(request, pixel_dtype="float32" if kind.pixel_dtype != "float32" else "float16")
