@@ -94,7 +94,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "digest-ignores-order",
-        "RETAINED-1",
+        "RETAINED-5",
         "LMCache/LMCache 4783; raullenchai/Rapid-MLX 22",
         "Two pictures with their bytes in another order have one digest.",
         patches(retained__tensor_bytes=in_any_order),
