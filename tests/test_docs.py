@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DRY = ("gate", "test")
 """Targets of make that a block may name. They set .venv up and run for minutes, so make says what it would do."""
+COPIED = {"benchmarks", "docs", "examples", "impl", "properties", "spec", "vectors"}
+"""Folders that a block may read, or write, without touching ours."""
 EXEMPT: dict[str, int] = {}
 """How many blocks of a page are not run."""
 LANGUAGES = {"sh", "python", "json", "toml", "yaml", "text"}
@@ -87,10 +89,12 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 def make_clone(folder):
-    """A folder with what a clone holds, .venv, and a make that only says what it would do."""
+    """A copy of what a clone holds, .venv, and a make that only says what it would do."""
     for entry in ROOT.iterdir():
-        if not entry.name.startswith(".") and entry.name not in {"build", "site", "dist"}:
-            (folder / entry.name).symlink_to(entry)
+        if entry.is_file() and not entry.name.startswith("."):
+            shutil.copy(entry, folder)
+        elif entry.name in COPIED:
+            shutil.copytree(entry, folder / entry.name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".venv").symlink_to(sys.prefix)
     tools = folder / ".tools"
     tools.mkdir()
