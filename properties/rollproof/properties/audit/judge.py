@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from rollproof.properties.audit.reading import Recorded
 from rollproof.properties.audit.stored import LineError
 from rollproof.spec.invariant import Invariant, difference
-from rollproof.spec.invariants import CATALOGUE
+from rollproof.spec.invariants import CATALOGUE, of_area
 from rollproof.spec.oracle import answer
 from rollproof.spec.outcomes import GroupOutcome
 from rollproof.spec.plane import Clear, PublishedRow, Put
@@ -27,6 +27,13 @@ from rollproof.spec.tensor import Tensor
 OF_WHOLE_GROUPS: Final = ("GROUP-17", "MEDIA-11")
 """They compare metrics too, which are GROUP-13's alone here: an implementation that counts otherwise, or nothing at
 all, would otherwise hide every other difference that only these two see."""
+
+CATCH_ALLS: Final = {of_area(area)[-1] for area in Area}
+NARROW_FIRST: Final = (
+    *(item for item in CATALOGUE if item not in CATCH_ALLS),
+    *(item for item in CATALOGUE if item in CATCH_ALLS),
+)
+"""The catalogue with "agrees in every field" of all areas last: a verdict begins with what says most."""
 
 REPORTED: Final = ("finalize/", "advisory/")
 """Metrics under other names are the implementation's own affair."""
@@ -115,7 +122,7 @@ def complaints(
     request: Request, wanted: Answer, found: Answer, asked: tuple[Area, ...], skip: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
     """The invariants that are falsified, with what is wrong."""
-    for item in CATALOGUE:
+    for item in NARROW_FIRST:
         if item.area in asked and item.covers(request) and item.id not in skip:
             complaint = complain(item, request, wanted, found)
             if complaint is not None:
@@ -170,7 +177,7 @@ def differing(request: FinalizeGroups, wanted: GroupOutcome, found: GroupOutcome
             yield Difference("row", "published", "missing", index, sample_id)
             continue
         yield from in_row(left, rows[sample_id], index, sample_id)
-    for sample_id in rows.keys() - set(ids):
+    for sample_id in sorted(rows.keys() - set(ids)):
         yield Difference("row", "none", "published", None, sample_id)
     cleared = [cleared_keys(outcome) for outcome in (wanted, found)]
     if cleared[0] != cleared[1]:

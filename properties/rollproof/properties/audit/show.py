@@ -58,9 +58,9 @@ def show_audit(console: Console, audit: Audit) -> Tally:
             rest = total.falsified + total.unreadable - len(audit.cut_off) - MOST_FINDINGS
             console.print(f"and {rest:,} more; --report FILE has all of them")
             break
-        console.print(show_finding(finding))
+        console.print(show_finding(finding), soft_wrap=True)
     for file, (line, error) in audit.cut_off.items():
-        console.print(Text(f"{file}:{line}: {error}", style="yellow"))
+        console.print(Text(f"{file}:{line}: {error}", style="yellow"), soft_wrap=True)
     console.print(summary(audit, total))
     return total
 
