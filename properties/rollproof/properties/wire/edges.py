@@ -17,8 +17,10 @@ from rollproof.spec.requests import (
     ExtrasDigest,
     PrefixDigest,
     Request,
+    SameMedia,
 )
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.views import Entry
 
 DESCRIPTIONS: Final = {
     "integer-range": "Integers at the borders of 53, 63 and 64 bits.",
@@ -29,6 +31,8 @@ DESCRIPTIONS: Final = {
     "parent-hash": "A root has no parent hash; a child's has 64 lowercase hex characters.",
     "span-edges": "Lengths right at and right beside the borders of full, tail and sentinel.",
     "list-ids": "Ids of nested lists at the borders of int16, and lists that are ragged, empty or of other types.",
+    "byte-order": "Tensors with the same bytes in another order, with another last byte, and with one byte less.",
+    "swapped-names": "Two tensors, and the same two under each other's names.",
     "envelope-bytes": "Ids are little-endian in each of the three dtypes.",
 }
 
@@ -78,6 +82,19 @@ EDGES: Final[dict[Area, dict[str, list[Any]]]] = {
         ],
         "envelope-bytes": [
             EncodeRoutes(Tensor.of(dtype, (1, -1, 3, 2), (2, 1, 2))) for dtype in ("int8", "int16", "int32", "int64")
+        ],
+    },
+    Area.RETAINED: {
+        "byte-order": [
+            SameMedia((Entry("a", Tensor.of("uint8", left)),), (Entry("a", Tensor.of("uint8", right)),))
+            for left, right in (((1, 2), (2, 1)), ((1, 2), (1, 2)), ((0, 1), (0, 2)), ((1, 0), (1,)))
+        ],
+        "swapped-names": [
+            SameMedia(
+                (Entry("a", Tensor.of("uint8", (1,))), Entry("b", Tensor.of("uint8", (2,)))),
+                (Entry(first, Tensor.of("uint8", (1,))), Entry(second, Tensor.of("uint8", (2,)))),
+            )
+            for first, second in ("ab", "ba")
         ],
     },
 }  # fmt: skip

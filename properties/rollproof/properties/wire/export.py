@@ -42,6 +42,8 @@ LONGER: Final = 8
 """How many times as many are drawn where none of them will do."""
 SHRINKING: Final = 300
 """Steps that such an input is shrunk for."""
+OTHERS: Final = 20
+"""After so many inputs of other kinds a stream is left."""
 VALID: Final = 24
 """Plain valid inputs of an area, at least."""
 LONGEST: Final = 8_000
@@ -189,14 +191,17 @@ def search(area: Area, seed: int, goal: Goal) -> Candidate | None:
 def shrunk(stream: Stream, seed: int, goal: Goal) -> Candidate | None:
     """The smallest input of one stream that will do, as far as the steps go."""
     best: Candidate | None = None
-    steps = 0
+    steps = others = 0
 
     def body(request: Request) -> None:
-        nonlocal best, steps
-        candidate = carried(request, stream.name) if isinstance(request, goal.kinds) else None
+        nonlocal best, steps, others
         steps += best is not None
-        if steps > SHRINKING:
+        others = 0 if isinstance(request, goal.kinds) else others + 1
+        if steps > SHRINKING or others > OTHERS:
             raise _Enough
+        if others:
+            return
+        candidate = carried(request, stream.name)
         if candidate is not None and goal.holds(candidate):
             best = candidate if best is None or candidate.order < best.order else best
             raise _Found
