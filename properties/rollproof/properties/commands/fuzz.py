@@ -10,14 +10,21 @@ import click
 from rich.console import Console
 
 from rollproof.properties.errors import InputError
+from rollproof.properties.fuzz.campaign import Campaign, run_campaign
 from rollproof.properties.fuzz.files import read_limit, write_limits
 from rollproof.properties.fuzz.hostile_run import hostile_summary, hostile_tables, limits_text, run_hostile
 from rollproof.properties.fuzz.limits import guarded, judged, measure
-from rollproof.properties.fuzz.show import show_limit
-from rollproof.properties.gate.load import load_implementation
+from rollproof.properties.fuzz.report import show_campaign, view
+from rollproof.properties.fuzz.show import show_limit, shown_live
+from rollproof.properties.gate.files import safe
+from rollproof.properties.gate.load import load_implementation, pick_areas
 from rollproof.properties.strategies.recipes import realize_request
+from rollproof.spec.requests import Area
 
 REPLAYS: Final = Path(".rollproof") / "replays"
+CORPORA: Final = Path(".rollproof") / "fuzz"
+ENOUGH: Final = 10**8
+"""Hostile inputs for any number of minutes."""
 
 
 @click.command("fuzz")
@@ -27,6 +34,14 @@ REPLAYS: Final = Path(".rollproof") / "replays"
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same examples.")
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes; they do not change results."
+)
+@click.option(
+    "--area", "areas", multiple=True, type=click.Choice([area.value for area in Area]), help="Only this area."
+)
+@click.option(
+    "--corpus",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where inputs are kept that reached something new  [default: .rollproof/fuzz/IMPL]",
 )
 @click.option("--hostile", is_flag=True, help="Hostile inputs, asked of the implementation alone, against limits.")
 @click.option(
@@ -38,19 +53,35 @@ def command(
     examples: int | None,
     seed: int,
     workers: int,
+    areas: tuple[str, ...],
+    corpus: Path | None,
     hostile: bool,
     measured: Path | None,
 ) -> None:
-    """Fuzz implementations (default: impl)."""
+    """Fuzz implementations (default: impl): look for disagreements with the spec, steered by coverage.
+
+    Inputs that reach something new are kept, and replayed at the next start. Ctrl-C ends a run early and keeps what it
+    found.
+    """
     console = Console()
     if measured is not None:
         sys.exit(measure_again(console, measured, implementations))
     if minutes is None and examples is None:
         raise InputError("say how long: --minutes or --examples")
+    if hostile and (areas or corpus):
+        raise InputError("--hostile has kinds of input, no areas and no corpus")
     held = True
     for name in implementations or ("impl",):
         if hostile:
-            held &= fuzz_hostile(console, name, examples or sys.maxsize, seed, workers, minutes)
+            held &= fuzz_hostile(console, name, examples or ENOUGH, seed, workers, minutes)
+            continue
+        implementation = load_implementation(name)
+        folder = corpus or CORPORA / safe(name)
+        campaign = Campaign.of(name, implementation, pick_areas(implementation, areas), seed, folder)
+        with shown_live(console, lambda one=campaign: view(one, table=console.is_terminal)) as changed:
+            run_campaign(campaign, examples, minutes, workers, changed)
+        show_campaign(console, campaign, REPLAYS)
+        held &= campaign.held
     sys.exit(0 if held else 1)
 
 

@@ -6,18 +6,21 @@ are under way, however many processes there are, so the results do not depend on
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import define, field
 
+import rollproof.properties
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.workers import worker_context
 
@@ -53,7 +56,7 @@ class Crew(Generic[Task, Result]):
         self._pool: ProcessPoolExecutor | None = None
         if workers == 1:
             self.stop = Stop(deadline)
-            self._implementation = load_implementation(implementation)
+            self._implementation = prepared(implementation)
         else:
             context = worker_context()
             self.stop = Stop(deadline, context.Event())
@@ -89,6 +92,17 @@ class Crew(Generic[Task, Result]):
         return self._work(self._implementation, first, self.stop)
 
 
+def prepared(implementation: str) -> Any:
+    """The implementation, in a process that has loaded all there is.
+
+    Hypothesis draws constants from the modules of the project that are loaded, so every process must have the same.
+    """
+    for module in pkgutil.walk_packages(rollproof.properties.__path__, f"{rollproof.properties.__name__}."):
+        with suppress(ImportError):
+            importlib.import_module(module.name)
+    return load_implementation(implementation)
+
+
 _HERE: dict[str, Any] = {}
 """In a worker: its implementation, and when to stop."""
 
@@ -96,7 +110,7 @@ _HERE: dict[str, Any] = {}
 def _begin(implementation: str, deadline: float | None, event: Any) -> None:
     # Ctrl-C reaches every process of the terminal. The first of them decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _HERE.update(implementation=load_implementation(implementation), stop=Stop(deadline, event))
+    _HERE.update(implementation=prepared(implementation), stop=Stop(deadline, event))
 
 
 def _work_on(work: Work[Task, Result], task: Task) -> Result:

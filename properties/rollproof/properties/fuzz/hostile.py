@@ -23,7 +23,7 @@ from rollproof.properties.fuzz.limits import Limit, LimitFinding, Measured, guar
 from rollproof.properties.fuzz.mutate import spoil_bundle, spoil_bytes, spoil_json, spoil_text
 from rollproof.properties.gate.coverage import reason_of
 from rollproof.properties.gate.run import exercise
-from rollproof.properties.protocol import offers
+from rollproof.properties.protocol import LeftOut, offers
 from rollproof.properties.strategies.histories import histories
 from rollproof.properties.strategies.hostile import crowded_receipt, hostile_receipt
 from rollproof.properties.strategies.media import bundles, media_histories
@@ -308,7 +308,11 @@ def run_batch(implementation: Any, batch: Batch, stop: Callable[[], bool] = lamb
 
 
 def _run_one(implementation: Any, request: Request, source: str, tally: KindTally) -> None:
-    measured = measure(implementation, realize_request(request))
+    try:
+        measured = measure(implementation, realize_request(request))
+    except LeftOut:
+        tally.skipped += 1
+        return
     finding = None if measured.broken is None else judged(implementation, request, measured, source)
     if measured.broken is not None and finding is None:
         # It was noise.

@@ -236,7 +236,7 @@ def exercise(
 ) -> None:
     """Run ``body`` on examples of ``strategy``, the same ones for the same seed and the same content of a database."""
 
-    @seed(number)
+    # In this order: a seed that is put on top of settings takes their database away.
     @settings(
         max_examples=examples,
         phases=phases,
@@ -247,6 +247,7 @@ def exercise(
         print_blob=False,
         suppress_health_check=list(HealthCheck),
     )
+    @seed(number)
     @given(strategy)
     def body_on(request: Any) -> None:
         body(request)
