@@ -234,14 +234,14 @@ def run_lengths(routes: Sequence[int]) -> list[int]:
     return [after - start for start, after in pairwise(starts) if routes[start] >= 0]
 
 
-@rule("8", "ROUTE-18", "4 tokens of one route each, from sentinel to expert 1", (1, 1, -1, 1))
-def a_repeated_route_is_measured(first: int, second: int, third: int, fourth: int) -> bool:
+@rule("8", "ROUTE-18", "3 tokens of one route each, from sentinel to expert 1", (1, -1, 1))
+def a_repeated_route_is_measured(first: int, second: int, third: int) -> bool:
     """The longest run of equal routes leaves sentinels out, and does not go on behind one.
 
     pre: -1 <= first <= 1 and -1 <= second <= 1
-    pre: -1 <= third <= 1 and -1 <= fourth <= 1
+    pre: -1 <= third <= 1
     post: _
     """
-    routes = [pick((-1, 0, 1), expert + 1) for expert in (first, second, third, fourth)]
-    routed = rollout(routed_experts=Tensor.of("int16", routes, (4, 1, 1)))
+    routes = [pick((-1, 0, 1), expert + 1) for expert in (first, second, third)]
+    routed = rollout(routed_experts=Tensor.of("int16", routes, (3, 1, 1)))
     return longest_route_run(RolloutOutcome(routed)) == max(run_lengths(routes), default=0)

@@ -128,12 +128,12 @@ def the_prompt_is_the_roots_carry(carry: int, generation: int, next_carry: int, 
     return laid_out(carry, generation, next_carry, next_generation).prompt_len == carry
 
 
-@rule("4", "LINEAGE-3", "lengths below 8", (3, 3))
+@rule("4", "LINEAGE-3", "lengths below 6", (3, 3))
 def a_child_starts_where_its_parent_ends(cum_len: int, prev_len: int) -> bool:
     """A child is accepted iff it starts at the number of tokens that its parent ended with.
 
-    pre: 1 <= cum_len < 8
-    pre: 1 <= prev_len < 8
+    pre: 1 <= cum_len < 6
+    pre: 1 <= prev_len < 6
     post: _
     """
     records = {"a": call_record("a", None, cum_len=cum_len), "b": call_record("b", "a", prev_len=prev_len)}
@@ -145,12 +145,12 @@ def parents_of(*parents: int) -> dict[str, str | None]:
     return {call: pick((None, *"abcd"), parent) for call, parent in zip("abc", parents, strict=True)}
 
 
-@rule("4", ("LINEAGE-3", "LINEAGE-5"), "all manifests of 3 calls, parents outside included", (2, 1, 0))
+@rule("4", ("LINEAGE-3", "LINEAGE-5"), "all manifests of 3 calls, one parent outside included", (2, 1, 0))
 def a_cycle_is_a_walk_that_never_ends(first: int, second: int, third: int) -> bool:
     """A call reaches a cycle iff its parents can be followed for more steps than there are calls.
 
-    pre: 0 <= first <= 4
-    pre: 0 <= second <= 4
+    pre: 0 <= first <= 3
+    pre: 0 <= second <= 3
     pre: 0 <= third <= 4
     post: _
     """

@@ -87,13 +87,13 @@ def a_bundle_has_the_patches_of_its_sizes(height: int, width: int) -> bool:
     return accepted(check_bundle, bundle(4, [size])) == (height * width == 4)
 
 
-@rule("7", "MEDIA-1", "2 videos of 1 to 3 frames each, 1 to 6 sizes", (2, 1, 3))
+@rule("7", "MEDIA-1", "2 videos of 1 or 2 frames each, 1 to 4 sizes", (2, 1, 3))
 def frames_add_up_to_the_sizes(first: int, second: int, sizes: int) -> bool:
     """A bundle of videos is accepted iff it has one size for each frame of all videos.
 
-    pre: 1 <= first <= 3
-    pre: 1 <= second <= 3
-    pre: 1 <= sizes <= 6
+    pre: 1 <= first <= 2
+    pre: 1 <= second <= 2
+    pre: 1 <= sizes <= 4
     post: _
     """
     count, frames = pick(range(7), sizes), [pick(range(4), first), pick(range(4), second)]

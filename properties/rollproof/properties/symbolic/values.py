@@ -106,11 +106,11 @@ def extras_hold_signed_64_bits(value: int) -> bool:
     return accepted(extra, value) == (-(2**63) <= value < 2**63)
 
 
-@rule("2", ("DIGEST-3", "DIGEST-4"), "60 to 68 containers", (64,))
+@rule("2", ("DIGEST-3", "DIGEST-4"), "62 to 66 containers", (64,))
 def extras_end_at_depth_64(depth: int) -> bool:
     """A value nested in 64 lists has a digest, and one nested deeper has none (decision D3).
 
-    pre: 60 <= depth <= 68
+    pre: 62 <= depth <= 66
     post: _
     """
     value: object = None
