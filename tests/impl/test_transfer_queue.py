@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 from rollproof.impl.columns import read_scalars
 from rollproof.impl.dataplane import DataPlane
 from rollproof.impl.dataplane.memory import MemoryDataPlane
-from rollproof.impl.dataplane.transfer_queue import ColumnConflict, TransferQueueDataPlane, _pack_exactly, attach
+from rollproof.impl.dataplane.transfer_queue import (
+    ColumnConflict,
+    TransferQueueDataPlane,
+    _aligned,
+    _pack,
+    _pack_exactly,
+    attach,
+)
 from rollproof.impl.reassembler import PublishError
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -139,6 +146,24 @@ def test_rows_that_another_client_put_in_two_dtypes_come_back_as_they_are(queue,
     assert [item.dtype for item in rows(answer.get("ids"))][:3] == [torch.float64, torch.bfloat16, torch.bool]
     with pytest.raises(ValueError, match="one: "):
         read_scalars(answer, "one", torch.float64)
+
+
+def test_a_row_at_an_odd_address_is_moved():
+    """Copied where it lies, it ends the process once it is long enough."""
+    values = torch.arange(1000)
+    buffer = bytearray(b"\0" + values.numpy().tobytes())
+    odd = torch.frombuffer(buffer, dtype=torch.int64, offset=1)
+    assert odd.data_ptr() % 8
+    for rows_ in ([odd], [odd, torch.ones(2)], [odd[3], values[4]], [odd[3], torch.ones(())]):
+        packed = _pack(rows_)
+        first = packed[0] if isinstance(packed, torch.Tensor) else packed.tolist()[0]
+        assert torch.as_tensor(first).tolist() == rows_[0].view(torch.int64).tolist()
+    assert all(_aligned(row).data_ptr() % 8 == 0 for row in (odd, odd[3], values))
+
+
+def test_rows_that_are_no_tensors_stay_what_they_are(queue, partition):
+    queue.put_samples(["a", "b"], partition, TensorDict({"text": NonTensorStack("x", "y")}, batch_size=[2]))
+    assert queue.get_samples(["b", "a"], partition, ["text"]).get("text").tolist() == ["y", "x"]
 
 
 def test_another_version_of_the_queue_is_refused():

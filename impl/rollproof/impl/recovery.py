@@ -144,7 +144,10 @@ class Recovery:
     def _rebuilt(self, request: GroupRequest) -> FinalizedGroup:
         """The result of a group whose rows are published."""
         ids = sample_ids(request)
-        answer = StagingSource(self.dp_client, self.partition_id).read(ids, EVIDENCE)
+        try:
+            answer = StagingSource(self.dp_client, self.partition_id).read(ids, EVIDENCE)
+        except Rejected as error:
+            raise Undecidable(request.group_id, self.holding(request)) from error
         lengths = [int(row) for row in column_rows(answer.get(EVIDENCE[0]))]
         masks = column_rows(answer.get(EVIDENCE[1]))
         trained = [int(mask[:length].sum()) for mask, length in zip(masks, lengths, strict=True)]

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 from attrs import define, field
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from rollproof.impl.dataplane.memory import pack_rows
 
@@ -215,7 +215,25 @@ def _pack_exactly(manager: Any) -> None:
     """
     if not hasattr(manager, "_pack_field_values"):
         raise RuntimeError(f"{type(manager).__name__}: this version of TransferQueue is not known to be read safely")
-    manager._pack_field_values = pack_rows
+    manager._pack_field_values = _pack
+
+
+def _pack(rows: list[Any]) -> Any:
+    """Rows as one batched column. Rows that are no tensors stay a stack of what they are."""
+    if all(isinstance(row, torch.Tensor) for row in rows):
+        return pack_rows([_aligned(row) for row in rows])
+    return NonTensorStack(*rows)
+
+
+def _aligned(row: torch.Tensor) -> torch.Tensor:
+    """A row where torch may compute with it.
+
+    A received row lies in the message's buffer at any address, and torch's loops read 16 bytes at a time from
+    addresses that are multiples of its element size: on others, some of them end the process.
+    """
+    if row.data_ptr() % row.element_size() == 0:
+        return row
+    return row.reshape(-1).view(torch.uint8).clone().view(row.dtype).reshape(row.shape)
 
 
 @contextmanager

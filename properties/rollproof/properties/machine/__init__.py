@@ -1,0 +1,1 @@
+"""A state machine over finalizers: groups in flight, a data plane that fails, crashes, and recovery."""

@@ -1,0 +1,269 @@
+"""Groups in flight over a data plane that fails: stage, finalize, crash, recover, consume, in any order.
+
+After every step: a group has N rows or none, unless its finalizer's fate is unknown; what is there is the contract's
+row for what was truly staged, or a placeholder; and no group's staging outlives it. What a single write must never do
+is watched by ``watch.WatchedPlane``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from rollproof.impl.reassembler import CleanupError, PublishError, RolloutReassembler
+from rollproof.impl.recovery import Recovery, Undecidable, run
+from rollproof.properties.machine.faults import FAULTS, Armed, Crash, FaultyPlane
+from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, group_of
+from rollproof.properties.machine.watch import Violation, WatchedPlane
+from rollproof.properties.recording import published_rows
+from rollproof.properties.tensors import row_fields
+from rollproof.spec.plane import PublishedRow
+from rollproof.spec.staged import Row
+
+MAX_IN_FLIGHT = 4
+
+
+class State(StrEnum):
+    """How far a group is, as its caller knows it."""
+
+    STAGED = "staged"
+    UNKNOWN = "unknown"
+    """A finalizer died or reported an error after which its rows may be there."""
+    DONE = "done"
+    GONE = "gone"
+    """Trained and cleared, or discarded."""
+
+
+@define(eq=False)
+class InFlight:
+    """A group, how far it is, and the rows that it had once they were known."""
+
+    group: Group
+    state: State = State.STAGED
+    rows: tuple[PublishedRow, ...] | None = None
+
+
+@define
+class Parts:
+    """What is under test; a broken part must be found."""
+
+    reassembler: Callable[..., RolloutReassembler] = RolloutReassembler
+    recovery: Callable[..., Recovery] = Recovery
+    checked: list[str] = field(factory=list)
+    """The names of all steps that ran, for whoever counts them."""
+
+
+def fault_lists() -> st.SearchStrategy[list[Armed]]:
+    """Up to three faults, most of them early."""
+    one = st.sampled_from(list(FAULTS)).flatmap(
+        lambda operation: st.builds(
+            Armed, st.just(operation), st.integers(0, 3), st.sampled_from(FAULTS[operation]), st.integers(0, 2**12)
+        )
+    )
+    return st.lists(one, max_size=3)
+
+
+def group_plans() -> st.SearchStrategy[list[RolloutPlan]]:
+    """One to three rollouts of one to three calls; one in three has a flaw."""
+    lengths = st.tuples(st.integers(0, 2), st.integers(1, 3))
+    flaws = st.sampled_from(("",) * 8 + ("no receipt", "poisoned", "unstaged", "foreign"))
+    plan = st.builds(RolloutPlan, st.lists(lengths, min_size=1, max_size=3).map(tuple), flaws)
+    return st.lists(plan, min_size=1, max_size=3)
+
+
+class FinalizerMachine(RuleBasedStateMachine):
+    """The machine over one data plane. Subclasses with other ``parts`` test those."""
+
+    parts = Parts()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = WatchedPlane()
+        self.plane = FaultyPlane(self.watch, self.watch.inner.clear_samples)
+        self.flights: list[InFlight] = []
+        self.staged: dict[str, Row] = {}
+        self.fresh_process()
+
+    def fresh_process(self) -> None:
+        """A finalizer as it is after a start."""
+        self.reassembler = type(self).parts.reassembler(
+            self.plane,
+            partition_id=TRAIN,
+            staging_partition=STAGING,
+            pad_token_id=CONFIG.pad_token_id,
+            max_seq_len=CONFIG.max_seq_len,
+        )
+        self.recovery = type(self).parts.recovery(self.plane, TRAIN, STAGING)
+
+    def ready(self, *states: State) -> list[InFlight]:
+        """The groups in one of these states."""
+        return [flight for flight in self.flights if flight.state in states]
+
+    def drawn(self, data: Any, state: State) -> InFlight:
+        """One of the groups in a state."""
+        names = {flight.group.request.group_id: flight for flight in self.ready(state)}
+        return names[data.draw(st.sampled_from(sorted(names)))]
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @precondition(lambda self: len(self.ready(State.STAGED, State.UNKNOWN, State.DONE)) < MAX_IN_FLIGHT)
+    @rule(plans=group_plans())
+    def stage(self, plans: list[RolloutPlan]) -> None:
+        """Workers stage a group."""
+        group = group_of(len(self.flights), plans, [flight.group for flight in self.flights])
+        for key, row in group.rows.items():
+            self.watch.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+        self.staged |= group.rows
+        self.flights.append(InFlight(group))
+
+    @precondition(lambda self: self.ready(State.STAGED))
+    @rule(data=st.data(), faults=fault_lists())
+    def finalize(self, data: Any, faults: list[Armed]) -> None:
+        """A finalizer takes a group up, for the first time or after a read that failed."""
+        flight = self.drawn(data, State.STAGED)
+        self.act(flight, faults, lambda: run(self.reassembler, flight.group.request))
+
+    @precondition(lambda self: self.ready(State.UNKNOWN))
+    @rule(data=st.data(), faults=fault_lists())
+    def recover(self, data: Any, faults: list[Armed]) -> None:
+        """Another finalizer recovers a group whose fate is unknown."""
+        flight = self.drawn(data, State.UNKNOWN)
+        self.act(flight, faults, lambda: self.recovery.recover(flight.group.request, self.reassembler))
+
+    @precondition(lambda self: self.ready(State.UNKNOWN))
+    @rule(data=st.data())
+    def lose_a_row(self, data: Any) -> None:
+        """Storage loses a row of a group, before anybody knows that it is there."""
+        flight = self.drawn(data, State.UNKNOWN)
+        self.watch.lose([data.draw(st.sampled_from(flight.group.sample_ids))])
+
+    @precondition(lambda self: self.ready(State.DONE))
+    @rule(data=st.data())
+    def consume(self, data: Any) -> None:
+        """The trainer takes a group that is done, and clears its rows."""
+        flight = self.drawn(data, State.DONE)
+        self.watch.clear_samples(list(flight.group.sample_ids), TRAIN)
+        flight.state = State.GONE
+
+    def act(self, flight: InFlight, faults: list[Armed], step: Callable[[], Any]) -> None:
+        """One call of a finalizer under faults, and what its caller makes of the outcome."""
+        before = flight.state
+        self.plane.arm(faults)
+        self.watch.acting = flight.group
+        try:
+            step()
+        except Crash:
+            flight.state = State.UNKNOWN
+            self.fresh_process()
+        except Undecidable:
+            self.discard(flight)
+        except (PublishError, CleanupError) as error:
+            self.expect_injected(error.__cause__)
+            flight.state = State.UNKNOWN
+        except Violation:
+            raise
+        except Exception as error:
+            # A failed read propagates as it is, or, of more rows than keys, as an error of its own; nothing is written.
+            if not isinstance(error, RuntimeError) or "the data plane answered" not in str(error):
+                self.expect_injected(error)
+            flight.state = before
+        else:
+            self.done(flight)
+        finally:
+            self.plane.arm([])
+            self.watch.acting = None
+
+    def expect_injected(self, error: BaseException | None) -> None:
+        """Only what the plane raised on purpose may come out."""
+        assert error is self.plane.raised, f"an error of the finalizer's own: {error!r}"
+
+    def discard(self, flight: InFlight) -> None:
+        """Nobody will train the group: what is left of it goes."""
+        self.plane.arm([])
+        self.watch.discarding = True
+        self.recovery.discard(flight.group.request)
+        self.watch.discarding = False
+        flight.state = State.GONE
+
+    def done(self, flight: InFlight) -> None:
+        """A group is said to be published: its rows are the contract's."""
+        group = flight.group
+        missing = [key for key in group.sample_ids if key not in self.watch.rows]
+        assert not missing, f"{group.request.group_id} is said to be published, without {missing}"
+        rows = tuple(self.watch.rows[key] for key in group.sample_ids)
+        valid = frozenset(index for index, row in enumerate(rows) if row.columns["sample_mask"].values()[0] > 0)
+        surplus = valid - group.valid(self.staged)
+        assert not surplus, f"{group.request.group_id} trains rollouts that the contract rejects: {sorted(surplus)}"
+        assert rows == group.published(valid, self.staged), f"{group.request.group_id}: rows that were not staged"
+        assert rows == self.stored(group), f"{group.request.group_id}: what is stored is not what was put"
+        flight.state, flight.rows = State.DONE, rows
+
+    def stored(self, group: Group) -> tuple[PublishedRow, ...]:
+        """A group's rows as a trainer reads them."""
+        ids = list(group.sample_ids)
+        names = sorted(self.watch.rows[ids[0]].columns)
+        tags = self.watch.tags(TRAIN)
+        return published_rows(self.watch.get_samples(ids, TRAIN, names), [dict(tags[key]) for key in ids], 0)
+
+    # ── after every step ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @invariant()
+    def n_rows_or_none(self) -> None:
+        """A group that is not staged, done or gone may have any number of rows; the others have none or all."""
+        for flight in self.flights:
+            there = sum(key in self.watch.rows for key in flight.group.sample_ids)
+            if flight.state is State.DONE:
+                assert there == len(flight.group.sample_ids), f"{flight.group.request.group_id}: {there} rows"
+            elif flight.state is not State.UNKNOWN:
+                assert there == 0, f"{flight.group.request.group_id} is {flight.state}, with {there} rows"
+
+    @invariant()
+    def rows_stay(self) -> None:
+        """What was published stays as it was."""
+        for flight in self.ready(State.DONE):
+            assert flight.rows == tuple(self.watch.rows[key] for key in flight.group.sample_ids)
+
+    @invariant()
+    def nothing_leaks(self) -> None:
+        """A group that is done or gone has nothing staged; one that is not has lost nothing to another."""
+        there = set(self.watch.inner.sample_ids(STAGING))
+        for flight in self.ready(State.DONE, State.GONE):
+            leaked = there & flight.group.owned
+            assert not leaked, f"{flight.group.request.group_id} is {flight.state}; still staged: {sorted(leaked)}"
+
+    def teardown(self) -> None:
+        """Everything that is in flight lands, without further faults."""
+        for flight in self.ready(State.STAGED, State.UNKNOWN):
+            if flight.state is State.STAGED:
+                self.act(flight, [], partial(run, self.reassembler, flight.group.request))
+            else:
+                self.act(flight, [], partial(self.recovery.recover, flight.group.request, self.reassembler))
+        assert not self.ready(State.STAGED, State.UNKNOWN), "a group that cannot be finished without any fault"
+        self.n_rows_or_none()
+        self.nothing_leaks()
+
+
+def check_machine(parts: Parts | None = None, *, runs: int, steps: int = 20, shrink: bool = False) -> None:
+    """Run the machine on ``runs`` sequences of at most ``steps`` steps; raises what it finds."""
+    machine = type("Machine", (FinalizerMachine,), {"parts": parts or Parts()})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=runs,
+            stateful_step_count=steps,
+            database=None,
+            deadline=None,
+            derandomize=True,
+            print_blob=False,
+            report_multiple_bugs=False,
+            phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
