@@ -1,0 +1,53 @@
+"""``python -m mutation spec|impl``: try a sample of mutants; ``report`` writes what came out; ``confirm`` re-checks."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from mutation import ROOTS
+from mutation.mutants import sample
+from mutation.session import reach, remember, results, session_path, try_all
+from mutation.trial import preload
+
+
+@click.group()
+def main() -> None:
+    """Machine-made faults in the spec and in the implementation."""
+
+
+def _run(root: str, count: int, seed: int, jobs: int, again: bool) -> None:
+    preload()
+    reached = reach()
+    drawn, total = sample(root, count, seed)
+    known = results(root)
+    left = [mutant for mutant in drawn if mutant.id not in known or (again and not known[mutant.id].killed)]
+    click.echo(f"{root}: {len(drawn)} of {total} mutants, {len(left)} to try; results in {session_path(root)}")
+    started = time.monotonic()
+    for index, result in enumerate(try_all(left, reached.units, reached.seconds, jobs), 1):
+        remember(root, result)
+        word = f"killed by {result.by}" if result.killed else "SURVIVED"
+        click.echo(f"{index}/{len(left)} {result.seconds:6.1f} s  {result.id}\n    {word}")
+        sys.stdout.flush()
+    click.echo(f"{time.monotonic() - started:.0f} s")
+
+
+def _command(root: str) -> click.Command:
+    @click.option("--sample", "count", default=400, show_default=True, help="How many mutants.")
+    @click.option("--seed", default=0, show_default=True, help="Which ones.")
+    @click.option("--jobs", default=1, show_default=True, help="How many at a time.")
+    @click.option("--again", is_flag=True, help="Try the survivors of an earlier run again.")
+    def command(count: int, seed: int, jobs: int, again: bool) -> None:
+        _run(root, count, seed, jobs, again)
+
+    return click.command(root, help=f"Try mutants of {root}.")(command)
+
+
+for _root in ROOTS:
+    main.add_command(_command(_root))
+
+
+if __name__ == "__main__":
+    main()
