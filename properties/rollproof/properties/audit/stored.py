@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
+from binascii import a2b_base64
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,7 +55,7 @@ def read_tensor(content: Mapping[str, Any], fetch: Fetch) -> Tensor:
 def read_data(content: Any, fetch: Fetch) -> bytes:
     """The bytes of a tensor: inline, or in the shard."""
     if type(content) is str:
-        return b64decode(content, validate=True)
+        return a2b_base64(content, strict_mode=True)
     return fetch(content["tensor"])
 
 
