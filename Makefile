@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEER := nemo-gym==0.7.0
 
-.PHONY: help setup peers gate test lint types tests bench docs clean
+.PHONY: help setup peers gate test lint types tests bench soak docs clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -44,8 +44,14 @@ tests: setup
 bench: setup ## measure against the peer and the physical limits
 	$(BIN)/python -m benchmarks
 
+MINUTES ?= 30
+
+soak: setup ## groups through TransferQueue and the pool for MINUTES (30), with faults on
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+
 docs: setup ## build the site, strictly
 	$(BIN)/python -m rollproof.properties.rules docs/rules.md
+	$(BIN)/python -m rollproof.properties.evidence docs/evidence.md
 	$(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what was built

@@ -27,6 +27,8 @@ from rollproof.spec.invariants import BY_ID, of_area
 from rollproof.spec.rejections import Code
 from rollproof.spec.requests import Area
 
+INVARIANT_COLUMNS: Final = ("invariant", "section", "streams", "examples in CI", "mutants", "proved", "vectors")
+CODE_COLUMNS: Final = ("code", "section", "stage", "streams", "driven in CI", "vectors")
 SHADOW_TEST: Final = "tests/spec/test_shadowed.py"
 
 INTRODUCTION: Final = f"""\
@@ -95,18 +97,16 @@ def stream_names(streams: Sequence[Counts]) -> str:
 def render_evidence(counts: Sequence[Counts], vectors: Vectors) -> str:
     """The page as Markdown."""
     parts = [INTRODUCTION, "## Invariants\n"]
-    header = ("invariant", "section", "streams", "examples in CI", "mutants", "proved", "vectors")
     for area in Area:
         rows = [invariant_row(item, counts, vectors) for item in of_area(area)]
-        parts.append(f"\n### Area {area.value}\n\n" + table(header, rows))
+        parts.append(f"\n### Area {area.value}\n\n" + table(INVARIANT_COLUMNS, rows))
     parts.append(
         "\n## Rejection codes\n\nEvery code that an input can reach, in the area that asks for it. Each is driven in "
         "CI, and answered rightly every time by the spec and by our implementation.\n"
     )
-    header = ("code", "section", "stage", "streams", "driven in CI", "vectors")
     for area in (area for area in Area if area in STAGES):
         rows = [code_row(area, name, counts, vectors) for name in reachable(area)]
-        parts.append(f"\n### Codes of area {area.value}\n\n" + table(header, rows))
+        parts.append(f"\n### Codes of area {area.value}\n\n" + table(CODE_COLUMNS, rows))
     parts.append(
         "\n## Codes that an earlier rule hides\n\nThey are never the answer, or never inside a rollout. "
         f"`{SHADOW_TEST}` feeds what each code describes through the public entry, and through the code's own "

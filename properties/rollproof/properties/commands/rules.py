@@ -1,21 +1,36 @@
-"""``rollproof rules``: read the catalogue."""
+"""``rollproof rules``: read the catalogue, and what speaks for each of its rules."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from rollproof.properties.counting import counted
 from rollproof.properties.errors import InputError
+from rollproof.properties.evidence import read_vectors, render_evidence, render_support
 from rollproof.properties.rules import render_rule, render_rules
 
 
 @click.command("rules")
 @click.argument("rule", required=False, metavar="[ID]")
-def command(rule: str | None) -> None:
-    """The catalogue of invariants and rejection codes; with ID, one of them."""
+@click.option("--evidence", is_flag=True, help="Streams, examples, mutants, proofs and vectors of every rule.")
+@click.option(
+    "--vectors",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("vectors"),
+    show_default=True,
+    help="Where the test vectors are, for --evidence.",
+)
+def command(rule: str | None, evidence: bool, vectors: Path) -> None:
+    """The catalogue of invariants and rejection codes; with ID, one of them and what speaks for it."""
+    if evidence:
+        click.echo(render_evidence(counted(), read_vectors(vectors)), nl=False)
+        return
     if rule is None:
         click.echo(render_rules(), nl=False)
         return
     text = render_rule(rule)
     if text is None:
         raise InputError(f"{rule}: no such invariant or rejection code; see rollproof rules")
-    click.echo(text, nl=False)
+    click.echo(text + render_support(rule), nl=False)
