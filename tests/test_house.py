@@ -158,7 +158,7 @@ def test_the_wheel_holds_every_file_of_the_three_packages(tmp_path: Path) -> Non
         path.relative_to(folder.parents[1]).as_posix()
         for folder in PACKAGES.values()
         for path in folder.rglob("*")
-        if path.suffix in {".py", ".jinja"} or path.name == "py.typed"
+        if path.suffix in {".py", ".jinja", ".json"} or path.name == "py.typed"
     }
     assert packed == expected
 
