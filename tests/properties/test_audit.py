@@ -392,6 +392,7 @@ def test_ten_thousand_groups(tmp_path, run):
     total = json.loads((tmp_path / "report.json").read_text())["total"]
     assert (total["lines"], total["held"], total["rows"]) == (10_000, 10_000, 160_000)
     assert total["placeholders"] == 15_000
+    path.unlink()
 
 
 def test_jobs_do_not_change_the_report(tmp_path, run):
