@@ -1,4 +1,4 @@
-"""``python -m mutation spec|impl``: try a sample of mutants; ``report`` writes what came out; ``confirm`` re-checks."""
+"""``python -m mutation spec|impl``: try a sample of mutants; ``report`` and ``confirm``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import click
 
 from mutation import ROOTS
 from mutation.mutants import sample
+from mutation.records import complaints
+from mutation.report import PAGE, page
 from mutation.session import reach, remember, results, session_path, try_all
 from mutation.trial import preload
 
@@ -43,6 +45,24 @@ def _command(root: str) -> click.Command:
         _run(root, count, seed, jobs, again)
 
     return click.command(root, help=f"Try mutants of {root}.")(command)
+
+
+@main.command()
+def report() -> None:
+    """Write docs/evidence/mutation.md from the results that are there."""
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(), encoding="utf-8")
+    click.echo(f"wrote {PAGE}")
+
+
+@main.command()
+def confirm() -> None:
+    """Check that survivors.toml still holds, and that the mutants it names as killed still are."""
+    preload()
+    found = list(complaints())
+    for complaint in found:
+        click.echo(complaint)
+    sys.exit(1 if found else 0)
 
 
 for _root in ROOTS:

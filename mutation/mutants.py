@@ -1,8 +1,8 @@
 """Making mutants: one change of one operator of cosmic-ray at one place, where it changes behaviour.
 
-Left out is what is no behaviour: annotations and type aliases, ``TYPE_CHECKING`` blocks, and free error text, that is
-f-strings and arguments which only word a message; the `*` between parameters. Docstrings and other plain strings have no operator. Left out too
-are changes that do not compile or that change nothing.
+Left out is what is no behaviour: annotations and type aliases, ``TYPE_CHECKING`` blocks, the ``*`` between parameters,
+and free error text, that is f-strings and arguments that only word a message. Docstrings and other plain strings have
+no operator. Left out too are changes that do not compile or that change nothing.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from attrs import asdict, define, field, frozen
 
 from mutation.mutants import Mutant
 from mutation.reach import CACHE, Reach, cache_path, load, measure, save
-from mutation.trial import alone, trial
+from mutation.trial import trial
 
 FORK: Final = multiprocessing.get_context("fork")
 
@@ -82,9 +82,17 @@ class _Running:
 
 
 def try_all(
-    mutants: Iterable[Mutant], who: Callable[[Mutant], list[str]], seconds: dict[str, float], jobs: int
-) -> Iterable[Result]:
-    """Try mutants on the units that ``who`` names, ``jobs`` at a time; results come as they are there."""
+    mutants: Iterable[Mutant],
+    who: Callable[[Mutant], list[str]],
+    seconds: dict[str, float],
+    jobs: int,
+    *,
+    faulty: bool = True,
+) -> Iterator[Result]:
+    """Try mutants on the units that ``who`` names, ``jobs`` at a time; results come as they are there.
+
+    Not ``faulty``: the real source in the place of the mutant, which must survive.
+    """
     waiting = list(reversed(list(mutants)))
     running: dict[Connection, _Running] = {}
     while waiting or running:
@@ -92,7 +100,8 @@ def try_all(
             mutant = waiting.pop()
             names = who(mutant)
             ours, theirs = FORK.Pipe(duplex=False)
-            process = FORK.Process(target=trial, args=(mutant.module, mutant.source(), names, seconds, theirs))
+            source = mutant.source() if faulty else mutant.path.read_text(encoding="utf-8")
+            process = FORK.Process(target=trial, args=(mutant.module, source, names, seconds, theirs))
             process.start()
             theirs.close()
             running[ours] = _Running(mutant, process, len(names))
@@ -123,6 +132,3 @@ def _end(ready: Connection, one: _Running, word: str, what: str) -> Result:
     one.process.join()
     spent = round(time.monotonic() - one.started, 2)
     return Result(one.mutant.id, one.mutant.diff(), word == "killed", what, one.units, spent)
-
-
-__all__ = ["Result", "alone", "reach", "remember", "results", "session_path", "try_all"]

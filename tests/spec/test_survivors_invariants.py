@@ -1,0 +1,217 @@
+"""Each invariant by itself on a wrong answer made by hand: no later one may be needed to notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from rollproof.spec.invariants import BY_ID
+from rollproof.spec.outcomes import GroupOutcome
+from rollproof.spec.plane import Get, PublishedRow, Put, Staging
+from rollproof.spec.records import (
+    FinalizedGroup,
+    FinalizedRollout,
+    GroupRequest,
+    LinearizedRow,
+    LinkSpan,
+    ReassemblerConfig,
+    WeightVersionSpan,
+)
+from rollproof.spec.requests import (
+    Accepted,
+    Answer,
+    Crashed,
+    FinalizeGroups,
+    FinalizeRollout,
+    GroupStep,
+    ParseReceipt,
+    Refused,
+    RolloutAnswer,
+)
+from rollproof.spec.tensor import Tensor
+
+
+def complaint(name: str, request: Any, expected: Answer, actual: Answer) -> str | None:
+    return BY_ID[name].check(request, expected, actual)
+
+
+# ── receipts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("actual", [Crashed("KeyError"), Refused("identity_mismatch: r"), Refused("")])
+def test_a_value_that_is_no_receipt_is_reported_as_such(actual: Answer) -> None:
+    assert complaint("RECEIPT-3", ParseReceipt(None), Refused("invalid_receipt"), actual)
+
+
+@pytest.mark.parametrize("text", ["", ": a reason", ":"])
+def test_what_follows_the_code_of_a_refusal_is_free(text: str) -> None:
+    refused = Refused(f"invalid_receipt{text}")
+    assert complaint("RECEIPT-3", ParseReceipt(None), Refused("invalid_receipt"), refused) is None
+
+
+# ── lineages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ROW = LinearizedRow(
+    rollout_id="r",
+    token_ids=(5, 6, 7, 8),
+    token_mask=(0.0, 1.0, 0.0, 1.0),
+    logprobs=(0.0, -1.0, 0.0, -2.0),
+    prompt_len=1,
+    model_call_ids=("b", "c"),
+    weight_versions=(3, 4),
+    weight_version_spans=(WeightVersionSpan("b", 0, 2, 3), WeightVersionSpan("c", 2, 4, 4)),
+    link_spans=(LinkSpan("b", 1, 1), LinkSpan("c", 1, 1)),
+    extras_commitments=(),
+)
+
+
+def versioned(**changes: Any) -> LinearizedRow:
+    first, last = ROW.weight_version_spans
+    return evolve(ROW, weight_version_spans=(first, evolve(last, **changes)))
+
+
+def test_spans_that_tile_a_row_pass() -> None:
+    assert complaint("LINEAGE-2", None, Accepted(ROW), Accepted(ROW)) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        versioned(model_call_id="a"),
+        versioned(model_call_id="d"),
+        versioned(start=1),
+        versioned(start=3),
+        versioned(end=3),
+        versioned(end=5),
+        evolve(ROW, token_mask=(0.0, 1.0, 0.0)),
+        evolve(ROW, token_mask=(0.0, 1.0, 0.0, 1.0, 1.0)),
+        evolve(ROW, logprobs=(0.0, -1.0, 0.0)),
+        evolve(ROW, logprobs=(0.0,) * 5),
+        evolve(ROW, token_mask=(0.0, 1.0, 1.0, 1.0)),
+        evolve(ROW, link_spans=(LinkSpan("b", 1, 1), LinkSpan("c", 0, 2))),
+        evolve(ROW, token_ids=(5, 6, 7, 8, 9), token_mask=(*ROW.token_mask, 0.0), logprobs=(*ROW.logprobs, 0.0)),
+    ],
+)
+def test_spans_that_do_not_tile_a_row_are_noticed(row: LinearizedRow) -> None:
+    assert complaint("LINEAGE-2", None, Accepted(ROW), Accepted(row))
+
+
+# ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rejected(reason: str) -> Answer:
+    return Accepted(RolloutAnswer((), FinalizedRollout("r", False, reason, 0.0)))
+
+
+VALID = Accepted(RolloutAnswer((), FinalizedRollout("r", True, None, 0.0, token_ids=(5,))))
+FINALIZE = FinalizeRollout(ReassemblerConfig(), "r", None, 0.0, Staging())
+
+
+@pytest.mark.parametrize(
+    "expected, actual",
+    [
+        ("missing_receipt", "invalid_receipt"),
+        ("rebuild_failed:orphan: c", "rebuild_failed:no_root: c"),
+        ("rollout_failed:oom", "rollout_failed:oo"),
+        ("rollout_failed:oom", "rollout_failed:oom2"),
+        ("route_assembly:missing_fragment", "route_assembly:fragment_rank"),
+    ],
+)
+def test_another_reason_is_noticed(expected: str, actual: str) -> None:
+    assert complaint("ROLLOUT-5", FINALIZE, rejected(expected), rejected(actual))
+    assert complaint("ROLLOUT-5", FINALIZE, rejected(expected), rejected(f"{expected}: more words")) is None
+
+
+@pytest.mark.parametrize("pair", [(VALID, rejected("missing_receipt")), (rejected("missing_receipt"), VALID)])
+def test_which_rejection_it_is_says_nothing_about_valid_rows(pair: tuple[Answer, Answer]) -> None:
+    assert complaint("ROLLOUT-5", FINALIZE, *pair) is None
+    assert complaint("ROLLOUT-5", FINALIZE, pair[0], Crashed("KeyError")) is None
+
+
+# ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def group(lowest: int, highest: int, **changes: Any) -> FinalizedGroup:
+    found = FinalizedGroup(
+        sample_ids=("g_g0",),
+        fields=frozenset(),
+        sequence_lengths=(1,),
+        tags=({"weight_version": lowest},),
+        group_min_wv=lowest,
+        group_max_wv=highest,
+        staging_keys=(),
+        canonical_output_tokens=0,
+    )
+    return evolve(found, **changes)
+
+
+def column(value: float) -> PublishedRow:
+    return PublishedRow({"total_reward": Tensor.of("float32", [value], ())}, {})
+
+
+REQUEST = GroupRequest("g", ("g_g0",), ({},), (0.0,), (False,), fallback_weight_version=9)
+ROLLOUTS = (
+    FinalizedRollout("g_g0", True, None, 0.0, min_wv=3, max_wv=4),
+    FinalizedRollout("g_g1", True, None, 0.0, min_wv=2, max_wv=6),
+    FinalizedRollout("g_g2", False, "missing_receipt", 0.0),
+)
+
+
+def once(*_: object) -> FinalizeGroups:
+    return FinalizeGroups(ReassemblerConfig(), (GroupStep(REQUEST),))
+
+
+def ranged(lowest: int, highest: int, rollouts: tuple[FinalizedRollout, ...], **changes: Any) -> Answer:
+    return Accepted((GroupOutcome((), group(lowest, highest, **changes), rollouts=rollouts),))
+
+
+@pytest.mark.parametrize("lowest, highest", [(1, 6), (3, 6), (2, 5), (2, 7), (3, 5), (9, 9)])
+def test_a_range_of_weight_versions_that_is_not_the_valid_rows_is_noticed(lowest: int, highest: int) -> None:
+    right = ranged(2, 6, ROLLOUTS)
+    assert complaint("GROUP-9", once(), right, right) is None
+    assert complaint("GROUP-9", once(), right, ranged(lowest, highest, ROLLOUTS))
+
+
+@pytest.mark.parametrize("version", [1, 3, None])
+def test_a_tag_of_another_weight_version_is_noticed(version: int | None) -> None:
+    right = ranged(2, 6, ROLLOUTS)
+    assert complaint("GROUP-9", once(), right, ranged(2, 6, ROLLOUTS, tags=({"weight_version": version},)))
+    assert complaint("GROUP-9", once(), right, ranged(2, 6, ROLLOUTS, tags=())) is None
+
+
+def test_the_fallback_is_for_groups_without_a_valid_row() -> None:
+    right = ranged(9, 9, ROLLOUTS[2:])
+    assert complaint("GROUP-9", once(), right, right) is None
+    assert complaint("GROUP-9", once(), right, ranged(0, 0, ROLLOUTS[2:]))
+
+
+def put(value: float) -> GroupOutcome:
+    return GroupOutcome((Put("train", ("g_g0",), (column(value),)),))
+
+
+def test_a_retry_that_publishes_other_rows_is_noticed() -> None:
+    """A retry is an equal request, not the same object."""
+    twice = FinalizeGroups(ReassemblerConfig(), (GroupStep(REQUEST), GroupStep(evolve(REQUEST))))
+    right, wrong = Accepted((put(1.0), put(1.0))), Accepted((put(1.0), put(2.0)))
+    assert complaint("GROUP-16", twice, right, right) is None
+    assert complaint("GROUP-16", twice, right, wrong)
+    assert complaint("GROUP-16", once(), Accepted((put(1.0),)), Accepted((put(2.0),))) is None
+
+
+# ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        GroupOutcome((Put("train", ("g_g0",), (column(2.0),)),), group(2, 6)),
+        GroupOutcome((Put("train", ("g_g0",), (column(1.0),)),), group(2, 7)),
+        GroupOutcome((Get("staging", (), ()),), group(2, 6)),
+    ],
+)
+def test_a_group_with_media_agrees_in_its_rows_and_in_its_result(wrong: GroupOutcome) -> None:
+    right = GroupOutcome((Put("train", ("g_g0",), (column(1.0),)),), group(2, 6))
+    assert complaint("MEDIA-11", once(), Accepted((right,)), Accepted((right,))) is None
+    assert complaint("MEDIA-11", once(), Accepted((right,)), Accepted((wrong,)))
