@@ -47,6 +47,7 @@ class NemoGym(NemoGymRoutes):
     name = "nemo-gym"
     areas = frozenset({Area.DIGEST, Area.RECEIPT, Area.TERMINAL, Area.LINEAGE, Area.ROUTES})
     deviations = (*DEVIATIONS, *ROUTE_DEVIATIONS)
+    packages = ("nemo_gym",)
     streams = staticmethod(nemo_gym_examples.streams)
 
     def __init__(self) -> None:

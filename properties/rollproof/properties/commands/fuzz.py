@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -78,7 +79,7 @@ def command(
         implementation = load_implementation(name)
         folder = corpus or CORPORA / safe(name)
         campaign = Campaign.of(name, implementation, pick_areas(implementation, areas), seed, folder)
-        with shown_live(console, lambda one=campaign: view(one, table=console.is_terminal)) as changed:
+        with shown_live(console, partial(view, campaign, table=console.is_terminal)) as changed:
             run_campaign(campaign, examples, minutes, workers, changed)
         show_campaign(console, campaign, REPLAYS)
         held &= campaign.held
