@@ -1,0 +1,146 @@
+"""Single rules at their edges: where the contract speaks and no broader test has an input that tells."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from attrs import evolve
+
+from rollproof.properties.asking import long_chain
+from rollproof.spec.assembly import all_sentinel, check_ids
+from rollproof.spec.bundles import MAX_GEOMETRY, check_pixels, image_sizes
+from rollproof.spec.completion import trained_generation
+from rollproof.spec.constants import EXTRAS_DIGEST_VERSION
+from rollproof.spec.lineage import linearize
+from rollproof.spec.plan import encode_plan
+from rollproof.spec.records import LinkSpan, RouteAssemblyPlan, RouteSpan, TrainedRow
+from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.routes import check_link_spans, execute_published_plan, fragment_keys
+from rollproof.spec.spans import check_tokens, parse_items, placeholder_digest
+from rollproof.spec.tensor import Tensor
+
+# ── lineage and completion ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_chain_of_many_calls_is_one_row() -> None:
+    """More calls than Python has shared small integers: counts are compared by value."""
+    receipt, calls = long_chain(300)
+    assert len(linearize(receipt, calls).link_spans) == 300
+    with pytest.raises(Rejected) as caught:
+        linearize(receipt, calls[:-1])
+    assert caught.value.code is Code.ROW_COUNT_MISMATCH
+
+
+@pytest.mark.parametrize("wanted, generated", [("a", (2,)), ("b", (4, 5)), ("c", (6,)), ("aa", None), ("", None)])
+def test_a_call_is_found_by_its_own_id(wanted: str, generated: tuple[int, ...] | None) -> None:
+    row = TrainedRow("r", (LinkSpan("c", 0, 1), LinkSpan("a", 1, 1), LinkSpan("b", 1, 2)), (6, 1, 2, 3, 4, 5))
+    other = TrainedRow("q", (LinkSpan(wanted, 0, 1),), (9,))
+    assert trained_generation([other, row], "r", wanted) == generated
+
+
+# ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("length, dims", [(1, (1, 1)), (1, (2, 3)), (3, (2, 2)), (4, (1, 3))])
+def test_sentinels_fill_every_slot(length: int, dims: tuple[int, int]) -> None:
+    routes = all_sentinel(length, dims)
+    assert (routes.dtype, routes.shape) == ("int16", (length, *dims))
+    assert routes.values() == (-1,) * (length * dims[0] * dims[1])
+
+
+def span(key: str, carry: int, generated: int, staged: int) -> RouteSpan:
+    return RouteSpan(
+        staging_key=key,
+        carry_len=carry,
+        generation_len=generated,
+        staged_route_len=staged,
+        extras_digest_version=EXTRAS_DIGEST_VERSION,
+        extras_digest="0" * 64,
+    )
+
+
+def test_a_plan_needs_the_fragments_of_full_and_of_tail_spans() -> None:
+    spans = (span("r/a", 2, 1, 3), span("r/b", 2, 2, 2), span("r/c", 1, 1, 0))
+    plan = RouteAssemblyPlan("staging", spans, tuple(one.staging_key for one in spans), 9)
+    assert fragment_keys(encode_plan(plan)) == ("r/a", "r/b")
+
+
+def test_experts_may_repeat_only_where_it_is_said() -> None:
+    repeated = Tensor.of("int16", [3, 3], (1, 1, 2))
+    check_ids(repeated, "r/a", None, allow_repeated_experts=True)
+    with pytest.raises(Rejected) as caught:
+        check_ids(repeated, "r/a", None, allow_repeated_experts=False)
+    assert caught.value.code is Code.FRAGMENT_DUPLICATE_EXPERT
+
+
+def test_a_published_plan_that_is_none_is_all_sentinel() -> None:
+    replayed = execute_published_plan({"schema_version": 1}, {}, (2, 3), 4)
+    assert replayed.routes == all_sentinel(4, (2, 3))
+    assert replayed.failure == "invalid_route_plan"
+
+
+@pytest.mark.parametrize("tokens", [(5,), (5, 6, 7)])
+def test_link_spans_add_up_to_the_row(tokens: tuple[int, ...]) -> None:
+    receipt, calls = long_chain(1)
+    row = linearize(receipt, calls)
+    (link,) = row.link_spans
+    assert link.carry_len + link.generation_len == len(row.token_ids)
+
+    class Staged:
+        call = calls[0]
+
+    check_link_spans(row, [Staged()])  # type: ignore[list-item]
+    longer = evolve(row, token_ids=(*row.token_ids, *tokens))
+    for wrong in (longer, evolve(row, token_ids=row.token_ids[:-1])):
+        with pytest.raises(Rejected) as caught:
+            check_link_spans(wrong, [Staged()])  # type: ignore[list-item]
+        assert caught.value.code is Code.ROUTE_SPAN_LENGTH_MISMATCH
+
+
+# ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_largest_size_is_the_largest_int32() -> None:
+    assert MAX_GEOMETRY == 2_147_483_647
+    assert image_sizes(Tensor.of("int64", [2_147_483_647, 1], (1, 2))) == [(2_147_483_647, 1)]
+    with pytest.raises(ValueError, match="positive int32"):
+        image_sizes(Tensor.of("int64", [2_147_483_648, 1], (1, 2)))
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 3), (0, 1, 3), (2, 1, 3), (1, 3)])
+def test_pixels_are_one_batch_of_at_least_one_patch(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="patches, features"):
+        check_pixels(Tensor.of("float32", [0.0] * math.prod(shape), shape))
+
+
+def item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, object]:
+    return {
+        "modality": "image",
+        "placeholder_offset": offset,
+        "placeholder_length": len(ids),
+        "placeholder_digest": placeholder_digest(ids),
+        "token_id": 18,
+        "embedding_spans": runs,
+        "imgs_sizes": [[1, 2]],
+    }
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "f" * 64])
+def test_a_placeholder_digest_is_exact(digest: str) -> None:
+    described = {**item(1, [7, 18], [[2, 1]]), "placeholder_digest": digest}
+    with pytest.raises(ValueError, match="placeholder_digest"):
+        check_tokens(parse_items([described]), [5, 7, 18, 5], 0)
+
+
+@pytest.mark.parametrize("runs", [[[3, 2]], [[4, 1]], [[0, 1]], [[1, 4]], [[2, 3]]])
+def test_runs_end_inside_the_placeholder(runs: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="runs inside the placeholder"):
+        parse_items([item(1, [7, 18, 18], runs)])
+
+
+@pytest.mark.parametrize("carry", [[18, 18, 5], [18, 7, 18, 5], [5, 18, 18]])
+def test_an_embedding_token_beside_a_placeholder_is_noticed(carry: list[int]) -> None:
+    described = item(1, [18], [[1, 1]]) if carry[1] == 18 else item(1, [7, 18], [[2, 1]])
+    with pytest.raises(ValueError, match="every position"):
+        check_tokens(parse_items([described]), carry, 0)
