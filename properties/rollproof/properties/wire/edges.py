@@ -43,6 +43,12 @@ def _extras(*values: Any) -> list[ExtrasDigest]:
     return [ExtrasDigest({"a": value}) for value in values]
 
 
+_NO_INTEGER: Final[Any] = 1.0
+_LISTS: Final[tuple[Any, ...]] = (
+    [[[2**15 - 1, -(2**15)]]], [[[-(2**15) - 1]]], [[[True]]], [[[1.0]]], [[["1"]]], [[[]]], [[]], [],
+    [[[1], [2]], [[3]]], [[[1, 2], [3]]], [[1]], {}, None, [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
+)  # fmt: skip
+
 EDGES: Final[dict[Area, dict[str, list[Any]]]] = {
     Area.DIGEST: {
         "integer-range": [
@@ -51,7 +57,7 @@ EDGES: Final[dict[Area, dict[str, list[Any]]]] = {
         ],
         "number-types": [
             PrefixDigest((True,)),
-            PrefixDigest((1.0,)),
+            PrefixDigest((_NO_INTEGER,)),
             *_extras(1, 1.0, True, 0, 0.0, -0.0, False, None, 0.1, 1e300, math.nan, math.inf),
         ],
         "utf8-order": [ExtrasDigest({"\uffff": 1, "\U00010000": 2, "z": 3, "\u00e9": 4, "": 5, "a": 6})],
@@ -73,13 +79,7 @@ EDGES: Final[dict[Area, dict[str, list[Any]]]] = {
             ClassifySpan(2**62, 2**62 - 1, 2**63 - 1),
             ClassifySpan(-1, 2, 1),
         ],
-        "list-ids": [
-            DecodeRoutes(value)
-            for value in (
-                [[[2**15 - 1, -(2**15)]]], [[[-(2**15) - 1]]], [[[True]]], [[[1.0]]], [[["1"]]], [[[]]], [[]], [],
-                [[[1], [2]], [[3]]], [[[1, 2], [3]]], [[1]], {}, None, [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
-            )
-        ],
+        "list-ids": [DecodeRoutes(lists) for lists in _LISTS],
         "envelope-bytes": [
             EncodeRoutes(Tensor.of(dtype, (1, -1, 3, 2), (2, 1, 2))) for dtype in ("int8", "int16", "int32", "int64")
         ],
