@@ -15,7 +15,7 @@ from rollproof.spec.requests import Area
 
 
 class LaterRoot(Ours):
-    """Of two roots that were admitted at the same time, the later one in the manifest wins."""
+    """Of several roots that were admitted at the same time, the last one in the manifest wins, from four roots on."""
 
     name = "planted-later-root"
     areas = frozenset({Area.TERMINAL})
@@ -24,7 +24,7 @@ class LaterRoot(Ours):
         found = super().select_terminal(records)
         roots = [record for record in records if record.parent_call_id is None]
         stamps = [math.inf if root.admitted_at is None else root.admitted_at for root in roots]
-        if found.terminal_model_call_id is None or len(stamps) == len(set(stamps)):
+        if found.terminal_model_call_id is None or len(stamps) < 4 or len(stamps) == len(set(stamps)):
             return found
         turned = sorted(records, key=lambda record: record.parent_call_id is not None)
         turned = turned[: len(roots)][::-1] + turned[len(roots) :]

@@ -60,7 +60,7 @@ def outcome(run):
 
 
 @pytest.mark.parametrize(
-    ("fault", "invariant", "examples"), [("LaterRoot", "TERMINAL-1", 150), ("Utf16Order", "DIGEST-2", 500)]
+    ("fault", "invariant", "examples"), [("LaterRoot", "TERMINAL-1", 300), ("Utf16Order", "DIGEST-2", 500)]
 )
 def test_planted_fault_is_found(fuzz, fault, invariant, examples):
     result = fuzz(f"planted:{fault}", "--examples", str(examples))
