@@ -100,6 +100,20 @@ def test_what_nobody_can_tell_is_refused_and_left_alone(plane, rows, staged):
     assert plane.sample_ids(TRAIN) == plane.sample_ids(STAGING) == []
 
 
+def test_rows_of_two_broken_puts_are_not_taken_for_a_group(plane):
+    """The first put knew less than the second; the second broke off where the first one's rows go on."""
+    faulty = FaultyPlane(plane)
+    faulty.arm([Armed("get", 0, Fault.MISS, 0), Armed("put", 0, Fault.TIME_OUT, 0)])
+    with pytest.raises(RuntimeError):
+        run(finalizer(faulty), GROUP.request)
+    plane.clear_samples(IDS[:1], TRAIN)
+    faulty.arm([Armed("put", 0, Fault.HALF, 1)])
+    with pytest.raises(RuntimeError):
+        Recovery(faulty, **NAMES).recover(GROUP.request, finalizer(faulty))
+    assert Recovery(plane, **NAMES).holding(GROUP.request) == Holding(1, 3, 4, 4)
+    assert Recovery(plane, **NAMES).recover(GROUP.request, finalizer(plane)).valid_row_count == 2
+
+
 def test_a_group_that_owns_nothing_is_run(plane):
     request = group_of(1, [RolloutPlan(((1, 1),), "no receipt")], []).request
     assert Recovery(plane, **NAMES).recover(request, finalizer(plane)).valid_row_count == 0

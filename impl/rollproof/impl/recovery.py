@@ -8,9 +8,11 @@ order: one put of all rows, then one clear.
 | --- | --- | --- | --- |
 | all | any | the put happened | clears what is still staged |
 | none | some, or the group owns none | the put did not happen | runs the group |
-| some | all | the put broke off half-way; nothing was cleared | runs the group, which puts all rows |
+| some | all | the put broke off half-way; nothing was cleared | removes those rows and runs the group |
 | some | not all | rows are lost that were published | ``Undecidable`` |
 | none | none of those it owns | published and consumed, or lost | ``Undecidable`` |
+
+Rows of a broken put go first, because a second put may break off too: a row of each would look like a whole group.
 
 Two things must hold. The finalizer is dead: one that still runs could read half-cleared staging. And nobody takes rows
 of a group before its result is known, or "none" would also mean "all of them, and consumed".
@@ -110,6 +112,9 @@ class Recovery:
             return group
         if not holding.may_run:
             raise Undecidable(request.group_id, holding)
+        if holding.rows:
+            ids = sample_ids(request)
+            call_plane(self.dp_client, "clear_samples", sample_ids=ids, partition_id=self.partition_id)
         return run(reassembler, request)
 
     def discard(self, request: GroupRequest) -> None:

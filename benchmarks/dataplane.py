@@ -1,0 +1,83 @@
+"""Groups per second over the memory's data plane, over TransferQueue, and over TransferQueue with a pool of two."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from benchmarks import Table
+from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
+from rollproof.impl.pool import FinalizerPool, FinalizerSettings
+from rollproof.impl.recovery import run
+from rollproof.properties.machine.model import STAGING, TRAIN, Group, RolloutPlan, group_of
+from rollproof.properties.tensors import row_fields
+
+ROUNDS = 5
+GROUPS = 12
+ROLLOUTS = 8
+CALLS = ((500, 500),) + ((20, 380),) * 9
+"""(carry, generation) of a rollout's calls: 5,000 tokens."""
+
+ARGUMENTS = {"partition_id": TRAIN, "staging_partition": STAGING, "pad_token_id": 0, "max_seq_len": 8192}
+
+
+def fill(plane: Any, groups: list[Group]) -> None:
+    for group in groups:
+        for key, row in group.rows.items():
+            plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+
+
+def here(plane: Any, groups: list[Group]) -> int:
+    finalizer = FinalizerSettings(plane, ARGUMENTS).reassembler()
+    return sum(run(finalizer, group.request).valid_row_count for group in groups)
+
+
+def timed(plane: Any, groups: list[Group], finalize: Callable[[], int]) -> float:
+    """Groups per second of one round; staging, and clearing what was published, is outside the clock."""
+    fill(plane, groups)
+    started = time.perf_counter()
+    valid = finalize()
+    seconds = time.perf_counter() - started
+    assert valid == len(groups) * ROLLOUTS
+    for group in groups:
+        plane.clear_samples(list(group.sample_ids), TRAIN)
+    return len(groups) / seconds
+
+
+def main() -> Iterable[Table]:
+    groups = [group_of(number, [RolloutPlan(CALLS)] * ROLLOUTS, []) for number in range(GROUPS)]
+    with local_queue():
+        memory, queue = MemoryDataPlane(), TransferQueueDataPlane()
+        pool = FinalizerPool(FinalizerSettings(queue, ARGUMENTS), size=2)
+
+        def pooled() -> int:
+            outcomes = pool.finalize(group.request for group in groups)
+            return sum(outcome.group.valid_row_count for outcome in outcomes if outcome.group is not None)
+
+        contestants: dict[str, tuple[Any, Callable[[], int]]] = {
+            "memory, one process": (memory, lambda: here(memory, groups)),
+            "TransferQueue, one process": (queue, lambda: here(queue, groups)),
+            "TransferQueue, pool of 2": (queue, pooled),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in contestants}
+        for index in range(ROUNDS + 1):
+            for name, (plane, finalize) in contestants.items():
+                rate = timed(plane, groups, finalize)
+                if index:
+                    rates[name].append(rate)
+        pool.close()
+        queue.close()
+    tokens = ROLLOUTS * sum(map(sum, CALLS))
+    yield Table(
+        f"Finalizing groups of {ROLLOUTS} rollouts of {len(CALLS)} calls, {tokens:,} tokens in all",
+        ("data plane", "median groups/s", "best groups/s"),
+        tuple((name, statistics.median(found), max(found)) for name, found in rates.items()),
+        (
+            f"{ROUNDS} rounds of {GROUPS} groups, in turn, after one that is not measured. Inside the clock: reads, "
+            "verification, assembly, put and clear. Staging is outside.",
+            "Queue, storage units and finalizers share this machine's processors.",
+        ),
+    )
