@@ -240,8 +240,9 @@ def _aligned(row: torch.Tensor) -> torch.Tensor:
 def local_queue(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
     """A queue on this machine while the context is open, on a Ray of its own where none is connected.
 
-    ``settings`` are the queue's own, as ``transfer_queue.init`` takes them. The local Ray listens on loopback alone,
-    sends nothing home and has no dashboard; it does not outlive the context.
+    ``settings`` are the queue's own, as ``transfer_queue.init`` takes them. The local Ray sends nothing home, has no
+    dashboard and a small object store, and does not outlive the context. It listens where Ray does, which is not
+    loopback alone: Ray takes the machine's own address in place of 127.0.0.1.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     import ray
@@ -256,7 +257,6 @@ def local_queue(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
             object_store_memory=OBJECT_STORE_BYTES,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
         )
     try:
         transfer_queue.init(OmegaConf.create(dict(settings or {})))
