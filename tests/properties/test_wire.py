@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from rollproof.properties.gate.run import exercise
 from rollproof.properties.protocol import METHODS
+from rollproof.properties.strategies.codec import dump, load
 from rollproof.properties.strategies.recipes import realize_request
 from rollproof.properties.strategies.requests import request_streams
 from rollproof.properties.wire.messages import (
@@ -89,6 +90,7 @@ def test_requests_and_answers_survive_the_wire(area):
             expected = answer(again)
             shown = answer_object(again, expected)
             assert difference(expected, read_answer(request, read(shown))) is None
+        assert difference(request, load(through_json(dump(request)))) is None, "a replay file"
         if (stream.name, operation) not in validated:
             validated.add((stream.name, operation))
             REQUESTS[operation].validate(content)
