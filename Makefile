@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEER := nemo-gym==0.7.0
 
-.PHONY: help setup peers gate test lint types tests bench soak docs clean
+.PHONY: help setup peers gate test lint types tests bench soak mutation docs clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -48,6 +48,13 @@ MINUTES ?= 30
 
 soak: setup ## groups through TransferQueue and the pool for MINUTES (30), with faults on
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+
+SAMPLE ?= 400
+
+mutation: setup ## try SAMPLE (400) machine-made faults in spec and impl each, and write docs/evidence/mutation.md
+	$(BIN)/python -m mutation spec --sample $(SAMPLE) --jobs 2
+	$(BIN)/python -m mutation impl --sample $(SAMPLE) --jobs 2
+	$(BIN)/python -m mutation report
 
 docs: setup ## build the site, strictly
 	$(BIN)/python -m rollproof.properties.rules docs/rules.md
