@@ -15,8 +15,8 @@ from rollproof.impl.recovery import run
 from rollproof.properties.machine.model import STAGING, TRAIN, Group, RolloutPlan, group_of
 from rollproof.properties.tensors import row_fields
 
-ROUNDS = 5
-GROUPS = 12
+ROUNDS = 3
+GROUPS = 4
 ROLLOUTS = 8
 CALLS = ((500, 500),) + ((20, 380),) * 9
 """(carry, generation) of a rollout's calls: 5,000 tokens."""

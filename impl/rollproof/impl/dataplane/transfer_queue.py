@@ -37,10 +37,14 @@ QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_metrics_collection": "0",
+    "RAY_worker_niceness": "0",
     "TQ_LOGGING_LEVEL": "CRITICAL",
     "TQ_CLIENT_ZMQ_IO_THREADS": "1",
 }
-"""Environment of a local Ray and of its actors: no telemetry, no reports of misses that are answers here."""
+"""Environment of a local Ray and of its actors: no telemetry, no reports of misses that are answers here.
+
+Ray runs its workers at niceness 15, at which a queue on a busy machine may take minutes to start.
+"""
 
 
 class ColumnConflict(ValueError):
