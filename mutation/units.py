@@ -128,7 +128,7 @@ def _must_catch(mutant: Any) -> None:
 
 @frozen(eq=False)
 class Picked:
-    """A pytest plugin: runs the tests of these ids, in their order; None for all that need no service and no GPU."""
+    """A pytest plugin: runs the tests of these ids or files, in their order; None for all that need no service and no GPU."""
 
     ids: tuple[str, ...] | None
     around: Callable[[str], Any]
@@ -143,7 +143,9 @@ class Picked:
             items[:] = [item for item in items if not {"queue", "local_queue"} & set(getattr(item, "fixturenames", ()))]
         else:
             order = {name: index for index, name in enumerate(self.ids)}
-            items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+            places = [(order.get(item.nodeid, order.get(item.nodeid.partition("::")[0])), item) for item in items]
+            wanted = [(place, item) for place, item in places if place is not None]
+            items[:] = [item for _, item in sorted(wanted, key=lambda pair: pair[0])]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
