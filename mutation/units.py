@@ -128,7 +128,10 @@ def _must_catch(mutant: Any) -> None:
 
 @frozen(eq=False)
 class Picked:
-    """A pytest plugin: runs the tests of these ids or files, in their order; None for all that need no service and no GPU."""
+    """A pytest plugin: runs the tests of these ids or files, in their order.
+
+    None stands for all tests that need no service.
+    """
 
     ids: tuple[str, ...] | None
     around: Callable[[str], Any]
