@@ -23,7 +23,7 @@ CACHE: Final = ROOT / "build" / "mutation"
 
 @frozen
 class Reach:
-    """``seconds`` of each unit, and the units by module and line."""
+    """Processor ``seconds`` of each unit, and the units by module and line."""
 
     seconds: dict[str, float]
     lines: dict[str, dict[int, tuple[str, ...]]]
@@ -76,9 +76,9 @@ def measure() -> Reach:
     @contextmanager
     def timed(name: str) -> Iterator[None]:
         coverage.switch_context(name)
-        started = time.perf_counter()
+        started = time.process_time()
         yield
-        seconds[name] = round(time.perf_counter() - started, 3)
+        seconds[name] = round(time.process_time() - started, 3)
 
     coverage.start()
     for unit in (*streams(), *wrong_implementations()):

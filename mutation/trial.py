@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +22,8 @@ from mutation.units import Killed, run_tests, streams, wrong_implementations
 MEMORY: Final = 8 * 2**30
 """Bytes a trial may allocate: a fault may ask for any amount."""
 
-SLACK_S: Final = 20.0
-"""A unit may take so long, and ten times what it took without a fault."""
+SLACK_S: Final = 10.0
+"""Processor time that a unit may take beside ten times what it took without a fault; SIGPROF ends it then."""
 
 
 class Instead(importlib.abc.MetaPathFinder):
@@ -122,8 +122,8 @@ def _watched(seconds: dict[str, float], out: Connection) -> Callable[[str], Any]
     @contextmanager
     def at(name: str) -> Iterator[None]:
         out.send(("at", name))
-        faulthandler.dump_traceback_later(SLACK_S + 10 * seconds.get(name, 2.0), exit=True, file=2)
+        signal.setitimer(signal.ITIMER_PROF, SLACK_S + 10 * seconds.get(name, 2.0))
         yield
-        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
     return at

@@ -1,0 +1,136 @@
+"""Single rules at their edges, on ours and on the spec alike."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+
+from rollproof.impl.assembly import RouteFragment, routed_extras_digest
+from rollproof.impl.completion import check_completion
+from rollproof.impl.group import argument_error
+from rollproof.impl.spans import check_items, read_items
+from rollproof.spec.completion import check_completion as spec_check_completion
+from rollproof.spec.digest import extras_digest
+from rollproof.spec.records import Completion, Cut, GroupRequest, LinkSpan, TrainedRow
+from rollproof.spec.spans import check_tokens, parse_items, placeholder_digest
+
+# ── completion ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CUT = Cut("a", "r", (1, 2), ("r/a",))
+ROW = TrainedRow("r", (LinkSpan("z", 1, 2), LinkSpan("b", 2, 3)), (7, 8, 9, 5, 5, 1, 2, 3))
+DONE = Completion("a", "b", 2, 1)
+
+
+@pytest.mark.parametrize(
+    "log, codes",
+    [
+        ([], ["completion_count"]),
+        ([DONE], []),
+        ([DONE, DONE], ["completion_count"]),
+        ([DONE] * 3, ["completion_count"]),
+        ([evolve(DONE, prefix_len=1, tail_len=2)], ["token_count"]),
+        ([evolve(DONE, prefix_len=3, tail_len=0)], ["empty_tail", "token_count"]),
+        ([evolve(DONE, tail_len=2)], ["token_count"]),
+        ([evolve(DONE, new_call_id="c")], []),
+        ([DONE, evolve(DONE, source_call_id="x")], ["completion_count"]),
+    ],
+)
+def test_a_cut_is_completed_once(log: list[Completion], codes: list[str]) -> None:
+    found = check_completion([CUT], log, [ROW], (), ())
+    assert [violation.code.code for violation in found] == codes
+    assert tuple(found) == spec_check_completion([CUT], log, [ROW], (), ())
+
+
+# ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+REQUEST = GroupRequest("g", ("g_g0", "g_g1"), ({}, {}), (0.0, 1.0), (False, True))
+
+
+@pytest.mark.parametrize("field", ["rollout_ids", "receipts", "rewards", "mask_sample"])
+@pytest.mark.parametrize("longer", [False, True])
+def test_one_argument_per_rollout(field: str, longer: bool) -> None:
+    value: tuple[Any, ...] = getattr(REQUEST, field)
+    other = (*value, "g_g2" if field == "rollout_ids" else value[0]) if longer else value[:1]
+    assert argument_error(REQUEST) is None
+    assert "differ in length" in str(argument_error(evolve(REQUEST, **{field: other})))
+
+
+# ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, Any]:
+    return {
+        "modality": "image",
+        "placeholder_offset": offset,
+        "placeholder_length": len(ids),
+        "placeholder_digest": placeholder_digest(ids),
+        "token_id": 18,
+        "embedding_spans": runs,
+        "imgs_sizes": [[1, 2]],
+    }
+
+
+def readers(runs: list[list[int]]) -> list[Any]:
+    value = [item(2, [7, 18, 18, 18, 18, 8], runs)]
+    return [lambda: read_items(value), lambda: parse_items(value)]
+
+
+@pytest.mark.parametrize("runs", [[[3, 4]], [[3, 1], [5, 2]], [[2, 1], [4, 1], [6, 2]], [[2, 6]], [[3, 2], [6, 1]]])
+def test_runs_ascend_and_do_not_touch(runs: list[list[int]]) -> None:
+    for read in readers(runs):
+        assert len(read()) == 1
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        *([[3, 1], [4, 1]], [[3, 2], [5, 1]], [[3, 2], [4, 1]], [[5, 1], [3, 1]], [[3, 1], [3, 1]]),
+        *([[1, 1]], [[7, 2]], [[8, 1]], [[3, 0]], [[3, 1], [7, 2]], [[2, 7]]),
+    ],
+)
+def test_other_runs_are_refused(runs: list[list[int]]) -> None:
+    for read in readers(runs):
+        with pytest.raises(ValueError, match="embedding_spans"):
+            read()
+
+
+@pytest.mark.parametrize(
+    "carry, start, fits",
+    [
+        ([5, 7, 18, 18, 8, 5], 0, True),
+        ([5, 7, 18, 18, 8, 5, 18, 18], 0, True),
+        ([18, 5, 7, 18, 18, 8, 5, 18], -1, True),
+        ([7, 18, 18, 8], 1, True),
+        ([5, 7, 18, 18, 8, 18], 0, False),
+        ([18, 7, 18, 18, 8, 5], 0, False),
+        ([18, 7, 18, 18, 8], 0, False),
+        ([7, 18, 18, 8, 18], 1, False),
+    ],
+)
+def test_embedding_tokens_are_looked_for_inside_and_right_beside(carry: list[int], start: int, fits: bool) -> None:
+    value = [item(1, [7, 18, 18, 8], [[2, 2]])]
+    with pytest.raises(ValueError, match="no bundle" if fits else "no embedding"):
+        check_items(read_items(value), np.array(carry), start, None)
+    if fits:
+        check_tokens(parse_items(value), carry, start)
+    else:
+        with pytest.raises(ValueError, match="every position"):
+            check_tokens(parse_items(value), carry, start)
+
+
+# ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (2, 1, 2)])
+@pytest.mark.parametrize("metadata", [b"null", b'{"a": 1, "z": [true]}'])
+def test_lists_of_any_rank_digest_as_extras_do(shape: tuple[int, ...], metadata: bytes) -> None:
+    """The rank is looked at later: a fragment without dimensions is one integer in the extras."""
+    routes = torch.arange(-1, 5, dtype=torch.int16)[: math.prod(shape)].reshape(shape)
+    extras = {**(json.loads(metadata) or {}), "routed_experts": routes.tolist()}
+    assert routed_extras_digest(RouteFragment(routes, 2, metadata)) == extras_digest(extras)
