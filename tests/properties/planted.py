@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from unittest.mock import patch
 
@@ -85,8 +86,8 @@ class Hostage(Ours):
     areas = frozenset({Area.RECEIPT, Area.ROUTES})
 
     def parse_receipt(self, value):
-        if type(value) is dict and "schema_version" in value:
-            sum(range(12_000_000))
+        if type(value) is list and value:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 600_000)
         return super().parse_receipt(value)
 
     def decode_plan(self, value):
@@ -95,9 +96,19 @@ class Hostage(Ours):
         return super().decode_plan(value)
 
     def decode_routes(self, payload):
-        if type(payload) is str and payload.isdigit():
-            raise KeyError(payload)
+        if type(payload) is str and not payload.isascii():
+            raise KeyError("no digit")
         return super().decode_routes(payload)
+
+
+class Endless(Ours):
+    """Never answers."""
+
+    name = "planted-endless"
+
+    def parse_receipt(self, value):
+        while True:
+            pass
 
 
 class Swallowed(Ours):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rollproof.properties.adapters.ours import Ours
 from rollproof.properties.cli import main
+from rollproof.properties.fuzz import limits
 from rollproof.properties.fuzz.campaign import Campaign, run_campaign
 from rollproof.properties.fuzz.corpus import Corpus, RoundDatabase
 from rollproof.properties.fuzz.coverage import Tracer, packages_of
@@ -210,6 +211,16 @@ def test_limits(measured, limit):
     assert measured.broken is limit
 
 
+def test_no_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(limits, "GIVE_UP", 0.3)
+    ours = planted.Endless()
+    with limits.guarded():
+        found = measure(ours, ParseReceipt({}))
+        finding = limits.judged(ours, ParseReceipt({}), found, "here")
+    assert finding.limit is Limit.TIME
+    assert finding.figure.endswith("and no answer")
+
+
 # ── hostile inputs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -233,7 +244,7 @@ def test_batches_repeat(kind):
 
 
 def test_planted_hostage_breaks_every_limit(fuzz):
-    result = fuzz("planted:Hostage", "--hostile", "--examples", "1500")
+    result = fuzz("planted:Hostage", "--hostile", "--examples", "400")
     assert result.exit_code == 1
     files = {path.name for path in Path(".rollproof/replays").iterdir()}
     named = {re.sub(r"^planted-Hostage-(.*)\.json$", r"\1", name) for name in files}

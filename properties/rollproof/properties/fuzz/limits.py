@@ -41,7 +41,7 @@ RESIDENT_FLOOR: Final = 32 * 1024 * 1024
 TRIES: Final = 5
 """How often an input beyond a limit is measured again. The best counts: machines are noisy."""
 GIVE_UP: Final = 60.0
-"""Seconds after which an answer is no longer waited for."""
+"""Seconds of processor time after which an answer is no longer waited for."""
 HEADROOM: Final = 4 * 1024**3
 """Bytes of address space that one answer may ask for beyond what the process has."""
 
@@ -190,7 +190,7 @@ def guarded() -> Iterator[None]:
     def give_up(*_: object) -> None:
         raise GaveUp
 
-    handler = signal.signal(signal.SIGALRM, give_up)
+    handler = signal.signal(signal.SIGPROF, give_up)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (address_space() + HEADROOM, limits[1]))
@@ -198,7 +198,7 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGPROF, handler)
 
 
 def address_space() -> int:
@@ -209,14 +209,14 @@ def address_space() -> int:
 @contextmanager
 def alarm() -> Iterator[None]:
     """Within ``guarded``, the time of one answer."""
-    guards = signal.getsignal(signal.SIGALRM) not in (signal.SIG_DFL, signal.SIG_IGN, None)
+    guards = signal.getsignal(signal.SIGPROF) not in (signal.SIG_DFL, signal.SIG_IGN, None)
     if guards:
-        signal.setitimer(signal.ITIMER_REAL, GIVE_UP)
+        signal.setitimer(signal.ITIMER_PROF, GIVE_UP)
     try:
         yield
     finally:
         if guards:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def confirm(implementation: Any, request: Request, first: Measured) -> Measured:
