@@ -236,7 +236,7 @@ def test_an_operation_has_a_deadline(queue, partition, client, monkeypatch):
 
     monkeypatch.setattr(client, "async_kv_retrieve_meta", never)
     hasty = TransferQueueDataPlane(timeout_s=0.05)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"no answer from TransferQueue in 0.05 s"):
         hasty.get_samples(["r"], partition, ["ids"])
     hasty.close()
 

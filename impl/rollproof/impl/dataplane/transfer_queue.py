@@ -124,7 +124,10 @@ class TransferQueueDataPlane:
                 threading.Thread(target=self._loop.run_forever, name="transfer-queue", daemon=True).start()
             client, loop = self._client, self._loop
         limited = asyncio.wait_for(operation(client, *arguments), self.timeout_s)
-        return asyncio.run_coroutine_threadsafe(limited, loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(limited, loop).result()
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}" or f"no answer from TransferQueue in {self.timeout_s:g} s") from error
 
 
 # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────────────
