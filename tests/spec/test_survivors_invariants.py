@@ -215,3 +215,16 @@ def test_a_group_with_media_agrees_in_its_rows_and_in_its_result(wrong: GroupOut
     right = GroupOutcome((Put("train", ("g_g0",), (column(1.0),)),), group(2, 6))
     assert complaint("MEDIA-11", once(), Accepted((right,)), Accepted((right,))) is None
     assert complaint("MEDIA-11", once(), Accepted((right,)), Accepted((wrong,)))
+
+
+# ── a contract without an answer ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("answer", [Refused("refused: data: 4 bytes"), Crashed("KeyError")])
+def test_a_contract_that_has_no_answer_is_noticed(answer: Answer) -> None:
+    """Else whatever is compared with it would agree."""
+    right = ranged(2, 6, ROLLOUTS)
+    assert complaint("GROUP-1", once(), right, right) is None
+    assert "contract" in str(complaint("GROUP-1", once(), answer, right))
+    assert complaint("ROLLOUT-1", FINALIZE, VALID, VALID) is None
+    assert "contract" in str(complaint("ROLLOUT-1", FINALIZE, answer, VALID))

@@ -50,8 +50,10 @@ def same_reason(expected: str | None, actual: str | None) -> bool:
 
 
 @rollout_rule("ROLLOUT-1", "5", "Nothing a receipt, a reward or a staged row can contain raises.")
-def never_raises(request: FinalizeRollout, _: Answer, actual: Answer) -> str | None:
-    """One bad rollout must not take its group down."""
+def never_raises(request: FinalizeRollout, expected: Answer, actual: Answer) -> str | None:
+    """One bad rollout must not take its group down; nor may the contract itself be without an answer."""
+    if outcome(expected) is None:
+        return f"the contract {describe(expected)}"
     result = outcome(actual)
     if result is None:
         return f"it {describe(actual)}"

@@ -218,8 +218,10 @@ def nothing_captured(_: FinalizeGroups, __: GroupStep, wanted: GroupOutcome, fou
 
 
 @route_rule("ROUTE-12", "Deferred execution gives the routes of direct execution, bit for bit.", ReplayGroup)
-def deferred_is_direct(_: ReplayGroup, __: Answer, actual: Answer) -> str | None:
+def deferred_is_direct(_: ReplayGroup, expected: Answer, actual: Answer) -> str | None:
     """A row that cannot be assembled is a placeholder in direct mode and all sentinel in deferred mode."""
+    if not isinstance(expected, Accepted):
+        return f"the contract {describe(expected)}"
     if not isinstance(actual, Accepted):
         return f"it {describe(actual)}"
     for index, (direct, row) in enumerate(zip(actual.value.direct, actual.value.deferred, strict=True)):
