@@ -29,8 +29,9 @@ Left out is what is no behaviour: annotations, docstrings, `TYPE_CHECKING`, the 
 messages after the normative part of a reason, and changes that do not compile. Left out is also what needs a service
 or a GPU: the TransferQueue client and the Triton kernels.
 
-The sample is drawn uniformly from all mutants, by seed 0. *Killed* counts against all mutants tried; the *score*
-leaves out those that are equivalent, each with its reason below. `make mutation` repeats the run.
+The sample is drawn uniformly from all mutants, by seed 0, and tried in the order drawn: what was tried so far is a
+uniform sample too. *Killed* counts against all that were tried; the *score* leaves out those that are equivalent, each
+with its reason below. `make mutation` goes on where it stopped, up to 400 of each root.
 """
 
 

@@ -14,10 +14,11 @@ from rollproof.spec.completion import trained_generation
 from rollproof.spec.constants import EXTRAS_DIGEST_VERSION
 from rollproof.spec.lineage import linearize
 from rollproof.spec.plan import encode_plan
-from rollproof.spec.records import LinkSpan, RouteAssemblyPlan, RouteSpan, TrainedRow
+from rollproof.spec.records import GroupRequest, LinkSpan, RouteAssemblyPlan, RouteSpan, TrainedRow
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.routes import check_link_spans, execute_published_plan, fragment_keys
 from rollproof.spec.spans import check_tokens, parse_items, placeholder_digest
+from rollproof.spec.staged import raw_bytes
 from rollproof.spec.tensor import Tensor
 
 # ── lineage and completion ──────────────────────────────────────────────────────────────────────────────────────────
@@ -37,6 +38,21 @@ def test_a_call_is_found_by_its_own_id(wanted: str, generated: tuple[int, ...] |
     row = TrainedRow("r", (LinkSpan("c", 0, 1), LinkSpan("a", 1, 1), LinkSpan("b", 1, 2)), (6, 1, 2, 3, 4, 5))
     other = TrainedRow("q", (LinkSpan(wanted, 0, 1),), (9,))
     assert trained_generation([other, row], "r", wanted) == generated
+
+
+def test_a_group_without_a_valid_row_falls_back_to_version_0() -> None:
+    assert GroupRequest("g", ("g_g0",), ({},), (0.0,), (False,)).fallback_weight_version == 0
+
+
+# ── staged rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 0), (0, 4), (2, 2), (1, 1, 4), (1, 4, 1)])
+def test_bytes_are_one_row_of_at_least_one(shape: tuple[int, ...]) -> None:
+    row = {"extras_metadata_json": Tensor("uint8", shape, b"null"[: math.prod(shape)])}
+    with pytest.raises(ValueError, match="bytes"):
+        raw_bytes(row, "extras_metadata_json")
+    assert raw_bytes({"extras_metadata_json": Tensor("uint8", (1, 4), b"null")}, "extras_metadata_json") == b"null"
 
 
 # ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
