@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -21,6 +22,9 @@ TESTS: Final = (
     "tests/properties/test_captured.py",
 )
 """The quick tests. The others run the gate, start processes, or are about neither root."""
+
+APART: Final = {"test_transfer_queue.py", "test_pool.py", "test_kernels.py"}
+"""Of those, what is about Ray or about a GPU."""
 
 SEED: Final = 0
 PER_STREAM: Final = 40
@@ -169,11 +173,16 @@ class Picked:
             self.outcomes[""] = f"failed: {report.nodeid}"
 
 
+def _files(pattern: str) -> Iterator[Path]:
+    for path in ROOT.glob(pattern):
+        yield from (file for file in path.rglob("test_*.py") if file.name not in APART) if path.is_dir() else [path]
+
+
 def run_tests(ids: Iterable[str] | None, around: Callable[[str], Any]) -> dict[str, str]:
     """Run tests in this process, up to the first failure where ``ids`` says which; what became of each."""
     picked = Picked(None if ids is None else tuple(ids), around, {})
     if picked.ids is None:
-        files = sorted(str(path) for pattern in TESTS for path in ROOT.glob(pattern))
+        files = sorted(str(path) for pattern in TESTS for path in _files(pattern))
         pytest.main([*PYTEST, *files], plugins=[picked])
     elif picked.ids:
         files = list(dict.fromkeys(str(ROOT / name.partition("::")[0]) for name in picked.ids))
