@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -20,6 +22,7 @@ from rollproof.spec.routes import check_link_spans, execute_published_plan, frag
 from rollproof.spec.spans import check_tokens, parse_items, placeholder_digest
 from rollproof.spec.staged import raw_bytes
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import is_number
 
 # ── lineage and completion ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,16 +105,36 @@ def test_link_spans_add_up_to_the_row(tokens: tuple[int, ...]) -> None:
     row = linearize(receipt, calls)
     (link,) = row.link_spans
     assert link.carry_len + link.generation_len == len(row.token_ids)
+    staged: Any = SimpleNamespace(call=calls[0])
 
-    class Staged:
-        call = calls[0]
-
-    check_link_spans(row, [Staged()])  # type: ignore[list-item]
+    check_link_spans(row, [staged])
     longer = evolve(row, token_ids=(*row.token_ids, *tokens))
     for wrong in (longer, evolve(row, token_ids=row.token_ids[:-1])):
         with pytest.raises(Rejected) as caught:
-            check_link_spans(wrong, [Staged()])  # type: ignore[list-item]
+            check_link_spans(wrong, [staged])
         assert caught.value.code is Code.ROUTE_SPAN_LENGTH_MISMATCH
+
+
+@pytest.mark.parametrize("other", ["b", "d"])
+def test_extras_commitments_are_of_the_chain(other: str) -> None:
+    receipt, calls = long_chain(1)
+    row = linearize(receipt, calls)
+    staged: Any = SimpleNamespace(call=calls[0])
+    (commitment,) = row.extras_commitments
+    for call_id in (f"a{commitment.model_call_id}", f"x{commitment.model_call_id}", other):
+        wrong = evolve(row, extras_commitments=(evolve(commitment, model_call_id=call_id),))
+        with pytest.raises(Rejected) as caught:
+            check_link_spans(wrong, [staged])
+        assert caught.value.code is Code.ROUTE_SPAN_IDENTITY
+
+
+# ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), math.inf, math.nan, True, "1", None])
+def test_what_is_no_float64_is_no_number(value: object) -> None:
+    assert not is_number(value)
+    assert is_number(10**300)
 
 
 # ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
