@@ -72,7 +72,7 @@ def main() -> Iterable[Table]:
         queue.close()
     tokens = ROLLOUTS * sum(map(sum, CALLS))
     yield Table(
-        f"Finalizing groups of {ROLLOUTS} rollouts of {len(CALLS)} calls, {tokens:,} tokens in all",
+        f"Finalizing groups of {ROLLOUTS} rollouts of {len(CALLS)} calls, {tokens:,} tokens each",
         ("data plane", "median groups/s", "best groups/s"),
         tuple((name, statistics.median(found), max(found)) for name, found in rates.items()),
         (
