@@ -14,6 +14,7 @@ from rollproof.spec.assembly import all_sentinel, check_ids
 from rollproof.spec.bundles import MAX_GEOMETRY, check_pixels, image_sizes
 from rollproof.spec.completion import trained_generation
 from rollproof.spec.constants import EXTRAS_DIGEST_VERSION
+from rollproof.spec.envelope import decode_routes
 from rollproof.spec.lineage import linearize
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.records import GroupRequest, LinkSpan, RouteAssemblyPlan, RouteSpan, TrainedRow
@@ -126,6 +127,14 @@ def test_extras_commitments_are_of_the_chain(other: str) -> None:
         with pytest.raises(Rejected) as caught:
             check_link_spans(wrong, [staged])
         assert caught.value.code is Code.ROUTE_SPAN_IDENTITY
+
+
+@pytest.mark.parametrize("last", "9+/")
+def test_bits_that_base64_leaves_unused_are_zero(last: str) -> None:
+    """The alphabet's order is not that of characters: "+" and "/" come after "9" in one, before it in the other."""
+    assert decode_routes("nrlre1:int16:1x1x1:AA8=").values() == (0x0F00,)
+    with pytest.raises(Rejected):
+        decode_routes(f"nrlre1:int16:1x1x1:AA{last}=")
 
 
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
