@@ -34,7 +34,7 @@ COPIED = {"benchmarks", "docs", "examples", "impl", "properties", "spec", "vecto
 """Folders that a block may read, or write, without touching ours."""
 EXEMPT: dict[str, int] = {}
 """How many blocks of a page are not run."""
-LANGUAGES = {"sh", "python", "json", "toml", "yaml", "text"}
+LANGUAGES = {"sh", "python", "json", "toml", "yaml", "text", "diff"}
 """Of blocks; ``text`` is output, or a picture."""
 SECONDS = 300
 
