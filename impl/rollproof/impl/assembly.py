@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +18,7 @@ import torch
 from attrs import frozen
 from numpy.typing import NDArray
 
-from rollproof.impl import base64
+from rollproof.impl import base64, kernels
 from rollproof.impl.digest import EXTRAS_PREFIX, encode_extra, encode_text, u64
 from rollproof.impl.envelope import envelope_head, little_endian
 from rollproof.impl.plan import Use, use_of
@@ -103,7 +102,7 @@ def lay_out(used: Sequence[tuple[Use, torch.Tensor | None]], row: torch.Tensor) 
 
     On an accelerator one kernel does it, where Triton is installed; fragments that live elsewhere are brought there.
     """
-    if row.is_cuda and row.is_contiguous() and find_spec("triton") is not None:
+    if row.is_cuda and row.is_contiguous() and kernels.available():
         gather_routes(used, row)
         return
     target, position = _array_of(row), 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from attrs import field, frozen
 from blake3 import blake3
 
+from rollproof.impl import kernels
 from rollproof.impl.assembly import RouteFragment, read_metadata, routed_extras_digest
 from rollproof.impl.checks import is_hash, is_text, show
 from rollproof.impl.digest import encode_text, extras_digest, u64
@@ -73,7 +73,7 @@ def default_scheme(tensors: Mapping[str, Any] | None) -> str:
 def _accelerator(tensors: Mapping[str, torch.Tensor] | None) -> torch.device | None:
     """The one accelerator that tensors live on and that Triton can hash on, if there is one."""
     devices = {tensor.device for tensor in (tensors or {}).values()} - {torch.device("cpu")}
-    if len(devices) != 1 or next(iter(devices)).type != "cuda" or find_spec("triton") is None:
+    if len(devices) != 1 or next(iter(devices)).type != "cuda" or not kernels.available():
         return None
     return devices.pop()
 

@@ -3,3 +3,14 @@
 Triton is optional, and is imported only when a kernel is. Without an accelerator the kernels run in Triton's
 interpreter, where ``TRITON_INTERPRET=1`` is set before they are imported: slow, and good for checking them.
 """
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+
+@cache
+def available() -> bool:
+    """Whether Triton is installed. Looked up once: rows ask for each of their layouts."""
+    return find_spec("triton") is not None
