@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.impl.recovery import run
 from rollproof.properties.protocol import Adapter
 from rollproof.properties.recording import RecordingPlane
 from rollproof.properties.tensors import from_torch
@@ -90,17 +91,7 @@ def run_step(reassembler: Any, plane: RecordingPlane, step: GroupStep) -> GroupO
     """One call of ``finalize_group``: a group, or one of the failures that the contract names."""
     request = step.request
     try:
-        group = reassembler.finalize_group(
-            request.group_id,
-            list(request.rollout_ids),
-            list(request.receipts),
-            list(request.rewards),
-            mask_sample=list(request.mask_sample),
-            fallback_weight_version=request.fallback_weight_version,
-            prompt_idx=request.prompt_idx,
-            loss_multiplier=request.loss_multiplier,
-            canonical_sample_ids=None if request.canonical_sample_ids is None else list(request.canonical_sample_ids),
-        )
+        group = run(reassembler, request)
     except Exception as error:
         failure = named_failure(error, plane)
         if failure is None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from rollproof.properties.errors import reading
 from rollproof.properties.fuzz.limits import LimitFinding
 from rollproof.properties.gate.files import ReplayError, safe
 from rollproof.properties.strategies.codec import dump, load
@@ -34,14 +35,8 @@ def write_limits(implementation: str, findings: list[LimitFinding], folder: Path
 
 def read_limit(path: Path) -> tuple[str, Request]:
     """The implementation and the request in such a file. Raises ``ReplayError``."""
-    try:
+    with reading(path, "an input beyond a limit", ReplayError):
         content: Any = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != LIMIT_FORMAT:
             raise ReplayError(f"{path}: format {content['format']!r}, expected {LIMIT_FORMAT!r}")
         return content["implementation"], load(content["request"])
-    except ReplayError:
-        raise
-    except OSError as error:
-        raise ReplayError(f"{path}: {error.strerror}") from error
-    except Exception as error:
-        raise ReplayError(f"{path}: not an input beyond a limit ({type(error).__name__}: {error})") from error

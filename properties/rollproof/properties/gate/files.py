@@ -10,7 +10,7 @@ from typing import Any, Final
 from attrs import frozen
 from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from rollproof.properties.errors import InputError
+from rollproof.properties.errors import InputError, reading
 from rollproof.properties.gate.results import Finding, Report
 from rollproof.properties.strategies.codec import dump, load
 from rollproof.spec.invariant import Invariant
@@ -69,17 +69,11 @@ def safe(name: str) -> str:
 
 def read_replay(path: Path) -> Replay:
     """A replay file's content. Raises ``ReplayError``."""
-    try:
+    with reading(path, "a replay file", ReplayError):
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != REPLAY_FORMAT:
             raise ReplayError(f"{path}: format {content['format']!r}, expected {REPLAY_FORMAT!r}")
         return Replay(content["implementation"], BY_ID[content["invariant"]], load(content["request"]))
-    except ReplayError:
-        raise
-    except OSError as error:
-        raise ReplayError(f"{path}: {error.strerror}") from error
-    except Exception as error:
-        raise ReplayError(f"{path}: not a replay file ({type(error).__name__}: {error})") from error
 
 
 def answer_text(answer: Answer) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from attrs import asdict, field, frozen
 
-from rollproof.properties.errors import InputError
+from rollproof.properties.errors import InputError, reading
 from rollproof.properties.gate.coverage import CARRIERS, reason_of
 from rollproof.properties.wire.messages import (
     KINDS,
@@ -136,7 +136,7 @@ def file_content(file: VectorFile) -> dict[str, Any]:
 
 def read_file(path: Path) -> VectorFile:
     """The vectors in a file. Raises ``InputError``."""
-    try:
+    with reading(path, "a file of vectors"):
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["protocol"] != PROTOCOL:
             raise InputError(f"{path}: protocol {content['protocol']!r}, expected {PROTOCOL!r}")
@@ -153,12 +153,6 @@ def read_file(path: Path) -> VectorFile:
         if content["numberOfTests"] != len(vectors):
             raise InputError(f"{path}: {len(vectors)} tests, but numberOfTests is {content['numberOfTests']}")
         return VectorFile(Area(content["area"]), tuple(vectors), notes, content["seed"])
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    except Exception as error:
-        raise InputError(f"{path}: not a file of vectors ({type(error).__name__}: {error})") from error
 
 
 def write_files(files: Iterable[VectorFile], folder: Path) -> None:
