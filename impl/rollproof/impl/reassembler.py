@@ -25,7 +25,7 @@ __all__ = ["CleanupError", "FinalizedGroup", "FinalizedRollout", "PublishError",
 
 
 class PublishError(RuntimeError):
-    """The rows could not be put. Staging is whole: the same call may be tried again."""
+    """The rows could not be put. Staging is whole, but some rows may be there: it is for ``Recovery`` to go on."""
 
     published = False
 
