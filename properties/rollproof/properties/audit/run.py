@@ -1,17 +1,19 @@
 """An audit of files of any length: lines stream through worker processes in batches, verdicts come back in order.
 
-Memory is bounded by the batches in flight. Verdicts do not depend on the number of processes.
+Memory is bounded by the batches in flight. Verdicts do not depend on how many processes there are, and where.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import platform
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -22,6 +24,7 @@ from rollproof.properties.audit.judge import Verdict, judge
 from rollproof.properties.audit.reading import read_line
 from rollproof.properties.audit.state import State, Tally
 from rollproof.properties.audit.stored import LineError
+from rollproof.properties.cluster import Cluster
 from rollproof.properties.errors import InputError
 
 RERUN: Final = "RERUN"
@@ -71,7 +74,8 @@ class Audit:
 
     files: Sequence[Path]
     state: State
-    jobs: int = 1
+    place: int | Cluster = 1
+    """A number of processes on this machine, or workers elsewhere."""
     skip: frozenset[str] = frozenset()
     progress: Progress = lambda _file, _read: None
     seconds: float = 0.0
@@ -87,7 +91,7 @@ class Audit:
         started = self._committed = time.monotonic()
         self.state.begin()
         try:
-            with workers(self.jobs) as submit:
+            with workers(self.place, self.files) as submit:
                 for file in dict.fromkeys(self.files):
                     self._run_file(file, submit)
         finally:
@@ -122,10 +126,11 @@ class Audit:
 
     def _judged(self, file: Path, position: int, line: int, submit: Submit) -> Iterator[tuple[Batch, Verdicts]]:
         """Batches with their verdicts, in order; a few are always under way."""
+        ahead = 2 * (self.place.size if isinstance(self.place, Cluster) else self.place)
         waiting: deque[tuple[Batch, Callable[[], Verdicts]]] = deque()
         for batch in batches(file, position, line):
             waiting.append((batch, submit(Work(file, batch.lines, self.skip))))
-            if len(waiting) > 2 * self.jobs:
+            if len(waiting) > ahead:
                 first, result = waiting.popleft()
                 yield first, result()
         while waiting:
@@ -174,13 +179,23 @@ def finding_content(line: int, verdict: Verdict, broken: Sequence[tuple[str, str
 
 
 @contextmanager
-def workers(jobs: int) -> Iterator[Submit]:
-    """How a batch is judged: in this process, when its turn comes, or in one of ``jobs`` others."""
-    if jobs == 1:
+def workers(place: int | Cluster, files: Sequence[Path]) -> Iterator[Submit]:
+    """How a batch is judged: in this process, when its turn comes, in one of so many others, or on a cluster."""
+    if isinstance(place, Cluster):
+        with place.workers(partial(check_files, files), lambda: False) as far:
+            yield lambda work: far.submit(work.verdicts)
+    elif place == 1:
         yield lambda work: work.verdicts
-        return
-    with ProcessPoolExecutor(jobs, worker_context(), initializer=leave_interrupts) as pool:
-        yield lambda work: pool.submit(work.verdicts).result
+    else:
+        with ProcessPoolExecutor(place, worker_context(), initializer=leave_interrupts) as pool:
+            yield lambda work: pool.submit(work.verdicts).result
+
+
+def check_files(files: Sequence[Path], _: Any) -> None:
+    """In a worker elsewhere: its lines are sent, but their shards lie beside the files."""
+    for file in files:
+        if not file.exists():
+            raise InputError(f"{file}: not there on {platform.node()}; expected files that all machines share")
 
 
 def worker_context() -> Any:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rollproof.properties.audit.run import RERUN, Audit
 from rollproof.properties.audit.show import show_audit, write_report
 from rollproof.properties.audit.state import State
+from rollproof.properties.cluster import RAY_HELP, placed
 from rollproof.properties.errors import InputError
 from rollproof.spec.invariants import BY_ID
 
@@ -22,8 +23,11 @@ from rollproof.spec.invariants import BY_ID
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write everything found as JSON here.")
 @click.option("--skip", multiple=True, metavar="ID", help="Leave this invariant out, e.g. GROUP-13. May be repeated.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=os.cpu_count, help="Processes; verdicts do not depend on it."
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Processes; verdicts do not depend on it.  [default: one per processor; with --ray, per free one there]",
 )
+@click.option("--ray", "address", metavar="ADDRESS", help=RAY_HELP)
 @click.option("--resume", is_flag=True, help="Go on where an interrupted audit stopped, or a growing file ended.")
 @click.option(
     "--state", "state_file", type=click.Path(dir_okay=False, path_type=Path),
@@ -33,7 +37,8 @@ def command(
     files: tuple[Path, ...],
     report: Path | None,
     skip: tuple[str, ...],
-    jobs: int,
+    jobs: int | None,
+    address: str | None,
     resume: bool,
     state_file: Path | None,
 ) -> None:
@@ -50,24 +55,19 @@ def command(
     path = state_file or files[0].with_name(f"{files[0].name}.audit-state")
     if resume and not path.exists():
         raise InputError(f"{path}: no audit to resume")
-    state = State(path, resume=resume)
-    audit = Audit(files, state, jobs, frozenset(skip))
-    try:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        ) as progress:
-            bars = {file: progress.add_task(file.name, total=size) for file, size in sizes.items()}
-            audit.progress = lambda file, read: progress.update(bars[file], completed=read)
-            audit.run()
-    except KeyboardInterrupt:
-        state.close(remove=False)
-        click.echo(f"rollproof: interrupted; the same command with --resume goes on (state in {path})", err=True)
-        sys.exit(130)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with placed(address, jobs, os.cpu_count() or 1) as place:
+        state = State(path, resume=resume)
+        audit = Audit(files, state, place, frozenset(skip))
+        try:
+            with Progress(*columns, console=console, transient=True) as progress:
+                bars = {file: progress.add_task(file.name, total=size) for file, size in sizes.items()}
+                audit.progress = lambda file, read: progress.update(bars[file], completed=read)
+                audit.run()
+        except KeyboardInterrupt:
+            state.close(remove=False)
+            click.echo(f"rollproof: interrupted; the same command with --resume goes on (state in {path})", err=True)
+            sys.exit(130)
     total = show_audit(console, audit)
     if report is not None:
         try:

@@ -10,6 +10,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from rollproof.properties.cluster import RAY_HELP, Cluster, placed
 from rollproof.properties.errors import InputError
 from rollproof.properties.fuzz.campaign import Campaign, run_campaign
 from rollproof.properties.fuzz.files import read_limit, write_limits
@@ -34,8 +35,11 @@ ENOUGH: Final = 10**8
 @click.option("--examples", type=click.IntRange(min=1), help="How many examples, per implementation.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same examples.")
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes; they do not change results."
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Processes; they do not change results.  [default: 1; with --ray, all free processors there]",
 )
+@click.option("--ray", "address", metavar="ADDRESS", help=RAY_HELP)
 @click.option(
     "--area", "areas", multiple=True, type=click.Choice([area.value for area in Area]), help="Only this area."
 )
@@ -53,7 +57,8 @@ def command(
     minutes: float | None,
     examples: int | None,
     seed: int,
-    workers: int,
+    workers: int | None,
+    address: str | None,
     areas: tuple[str, ...],
     corpus: Path | None,
     hostile: bool,
@@ -66,29 +71,34 @@ def command(
     """
     console = Console()
     if measured is not None:
+        if address is not None:
+            raise InputError("--measure asks in this process alone: --ray does not apply")
         sys.exit(measure_again(console, measured, implementations))
     if minutes is None and examples is None:
         raise InputError("say how long: --minutes or --examples")
     if hostile and (areas or corpus):
         raise InputError("--hostile has kinds of input, no areas and no corpus")
     held = True
-    for name in implementations or ("impl",):
-        if hostile:
-            held &= fuzz_hostile(console, name, examples or ENOUGH, seed, workers, minutes)
-            continue
-        implementation = load_implementation(name)
-        folder = corpus or CORPORA / safe(name)
-        campaign = Campaign.of(name, implementation, pick_areas(implementation, areas), seed, folder)
-        with shown_live(console, partial(view, campaign, table=console.is_terminal)) as changed:
-            run_campaign(campaign, examples, minutes, workers, changed)
-        show_campaign(console, campaign, REPLAYS)
-        held &= campaign.held
+    with placed(address, workers, 1) as place:
+        for name in implementations or ("impl",):
+            if hostile:
+                held &= fuzz_hostile(console, name, examples or ENOUGH, seed, place, minutes)
+                continue
+            implementation = load_implementation(name)
+            folder = corpus or CORPORA / safe(name)
+            campaign = Campaign.of(name, implementation, pick_areas(implementation, areas), seed, folder)
+            with shown_live(console, partial(view, campaign, table=console.is_terminal)) as changed:
+                run_campaign(campaign, examples, minutes, place, changed)
+            show_campaign(console, campaign, REPLAYS)
+            held &= campaign.held
     sys.exit(0 if held else 1)
 
 
-def fuzz_hostile(console: Console, name: str, examples: int, seed: int, workers: int, minutes: float | None) -> bool:
+def fuzz_hostile(
+    console: Console, name: str, examples: int, seed: int, place: int | Cluster, minutes: float | None
+) -> bool:
     """Whether hostile inputs stay within the limits."""
-    report = run_hostile(console, name, examples, seed, workers, minutes)
+    report = run_hostile(console, name, examples, seed, place, minutes)
     console.print(hostile_tables(report))
     files = write_limits(name, report.findings, REPLAYS)
     for finding, file in zip(report.findings, files, strict=True):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from attrs import define, evolve, field
 
+from rollproof.properties.cluster import Cluster
 from rollproof.properties.fuzz.corpus import Corpus
 from rollproof.properties.fuzz.crew import Crew, interruptible
 from rollproof.properties.fuzz.limits import LimitFinding, Measured
@@ -184,12 +185,12 @@ class Campaign:
 
 
 def run_campaign(
-    campaign: Campaign, examples: int | None, minutes: float | None, workers: int, changed: Callable[[], None]
+    campaign: Campaign, examples: int | None, minutes: float | None, place: int | Cluster, changed: Callable[[], None]
 ) -> None:
     """Run rounds until so many examples are done, or so many minutes are over. ``changed`` is called after each."""
     started = time.monotonic()
     crew: Crew[Round, RoundResult]
-    with Crew(campaign.name, run_round, workers, minutes) as crew, interruptible(crew.stop):
+    with Crew(campaign.name, run_round, place, minutes) as crew, interruptible(crew.stop):
         under_way: list[Round] = []
         while True:
             while not crew.full and not crew.stop():

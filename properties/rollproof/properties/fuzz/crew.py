@@ -1,4 +1,4 @@
-"""Work in order, over any number of processes, that can be stopped between two examples.
+"""Work in order, over any number of processes on any machines, that can be stopped between two examples.
 
 What is worked on next may depend on results, but only on those that were handed out before: at most ``WINDOW`` tasks
 are under way, however many processes there are, so the results do not depend on that number.
@@ -12,8 +12,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -21,6 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import define, field
 
 import rollproof.properties
+from rollproof.properties.cluster import Cluster
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.workers import worker_context
 
@@ -47,30 +49,39 @@ class Stop:
 
 
 class Crew(Generic[Task, Result]):
-    """Tasks given to workers, results taken in the order of the tasks."""
+    """Tasks given to workers, results taken in the order of the tasks.
 
-    def __init__(self, implementation: str, work: Work[Task, Result], workers: int, minutes: float | None) -> None:
-        self._work = work
-        self._tasks: deque[Task | Future[Result]] = deque()
+    ``place`` is where they work: a cluster, or a number of processes on this machine, of which 1 is this one.
+    """
+
+    def __init__(
+        self, implementation: str, work: Work[Task, Result], place: int | Cluster, minutes: float | None
+    ) -> None:
+        self._tasks: deque[Callable[[], Result]] = deque()
+        self._open = ExitStack()
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        self._pool: ProcessPoolExecutor | None = None
-        if workers == 1:
-            self.stop = Stop(deadline)
-            self._implementation = prepared(implementation)
+        self.stop = Stop(deadline)
+        self._submit: Callable[[Task], Callable[[], Result]]
+        if isinstance(place, Cluster):
+            workers = self._open.enter_context(place.workers(partial(_begin, implementation), self.stop, WINDOW))
+            self._submit = lambda task: workers.submit(_work_on, work, task)
+        elif place == 1:
+            ready = prepared(implementation)
+            self._submit = lambda task: partial(work, ready, task, self.stop)
         else:
             context = worker_context()
             self.stop = Stop(deadline, context.Event())
-            self._pool = ProcessPoolExecutor(
-                min(workers, WINDOW), context, initializer=_begin, initargs=(implementation, deadline, self.stop.event)
-            )
+            given = (implementation, self.stop.event, deadline)
+            pool = ProcessPoolExecutor(min(place, WINDOW), context, initializer=_begin, initargs=given)
+            self._open.callback(pool.shutdown, cancel_futures=True)
+            self._submit = lambda task: pool.submit(_work_on, work, task).result
 
     def __enter__(self) -> Crew[Task, Result]:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop.event.set()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._open.close()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -82,14 +93,11 @@ class Crew(Generic[Task, Result]):
 
     def give(self, task: Task) -> None:
         """Have a task worked on."""
-        self._tasks.append(task if self._pool is None else self._pool.submit(_work_on, self._work, task))
+        self._tasks.append(self._submit(task))
 
     def take(self) -> Result:
         """The result of the task that was given first."""
-        first = self._tasks.popleft()
-        if isinstance(first, Future):
-            return first.result()
-        return self._work(self._implementation, first, self.stop)
+        return self._tasks.popleft()()
 
 
 def prepared(implementation: str) -> Any:
@@ -107,7 +115,7 @@ _HERE: dict[str, Any] = {}
 """In a worker: its implementation, and when to stop."""
 
 
-def _begin(implementation: str, deadline: float | None, event: Any) -> None:
+def _begin(implementation: str, event: Any, deadline: float | None = None) -> None:
     # Ctrl-C reaches every process of the terminal. The first of them decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _HERE.update(implementation=prepared(implementation), stop=Stop(deadline, event))

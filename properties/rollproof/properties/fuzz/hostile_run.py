@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rollproof.properties.cluster import Cluster
 from rollproof.properties.fuzz.crew import Crew, interruptible
 from rollproof.properties.fuzz.hostile import KINDS, Batch, Extreme, KindTally, batches, run_batch
 from rollproof.properties.fuzz.limits import MEMORY_FLOOR, MEMORY_RATIO, SECONDS_PER_UNIT, UNIT, LimitFinding
@@ -46,14 +47,14 @@ class HostileReport:
 
 
 def run_hostile(
-    console: Console, implementation: str, count: int, seed: int, workers: int, minutes: float | None
+    console: Console, implementation: str, count: int, seed: int, place: int | Cluster, minutes: float | None
 ) -> HostileReport:
     """Ask ``count`` hostile inputs, or as many as the minutes allow."""
     report = HostileReport(implementation, seed, count)
     started = time.monotonic()
     waiting = batches(count, seed)[::-1]
     crew: Crew[Batch, KindTally]
-    with Crew(implementation, run_batch, workers, minutes) as crew, interruptible(crew.stop):
+    with Crew(implementation, run_batch, place, minutes) as crew, interruptible(crew.stop):
         given: list[Batch] = []
         with shown_live(console, lambda: progress(report)) as show:
             while waiting or len(crew):

@@ -1,0 +1,256 @@
+"""Work spread over a running Ray cluster, by the processes that a command without Ray would start on its own machine.
+
+A worker is a Ray actor that keeps one such process. So the work meets what it meets without Ray, Ray feels nothing of
+the limits and tracers that the work sets on its process, and an actor is free to pass on that the work is to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib.metadata import version
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from attrs import define, field, frozen
+
+from rollproof.properties.errors import InputError
+from rollproof.properties.gate.workers import worker_context
+
+Result = TypeVar("Result")
+
+Begin = Callable[[Any], None]
+"""Called first in every worker's process, with an event that is set once the work is to stop."""
+
+RAY_HELP: Final = "Let a running Ray cluster do the work, e.g. auto or HOST:PORT; results do not depend on it."
+"""Of the option by which a command is told so."""
+
+REACH_SECONDS: Final = 5.0
+START_SECONDS: Final = 120.0
+LISTEN_SECONDS: Final = 0.5
+"""How often a command that waits for a result asks whether to stop."""
+
+AHEAD: Final = 2
+"""Tasks at each worker: one that is worked on, and the next."""
+
+RETRIES: Final = 3
+"""How often a worker whose machine is lost is started anew, and its tasks with it. They have no effects."""
+
+SAME: Final = ("rollproof", "hypothesis", "torch")
+"""What has to be the same on every machine, beside Python, or the results would differ."""
+
+
+@frozen
+class Cluster:
+    """A cluster that this process is connected to, and how many workers to have there."""
+
+    address: str
+    size: int
+
+    @contextmanager
+    def workers(self, begin: Begin, stop: Callable[[], bool], most: int | None = None) -> Iterator[Workers]:
+        """``size`` workers, ``most`` at most, while the context is open.
+
+        Raises ``InputError`` where they do not start, or have other versions than this process.
+        """
+        import ray
+
+        actor: Any = ray.remote(_Worker)
+        placed = actor.options(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)
+        count = self.size if most is None else min(self.size, most)
+        actors = [placed.remote(f"{Path.cwd()}", sys.path, begin) for _ in range(count)]
+        try:
+            self._check(actors)
+            yield Workers(self.address, actors, stop)
+        finally:
+            for one in actors:
+                ray.kill(one)
+
+    def _check(self, actors: Sequence[Any]) -> None:
+        import ray
+
+        try:
+            found = ray.get([actor.run.remote(versions) for actor in actors], timeout=START_SECONDS)
+        except ray.exceptions.GetTimeoutError as error:
+            raise InputError(
+                f"{self.address}: {len(actors)} workers did not start in {START_SECONDS:.0f} s; "
+                f"expected {len(actors)} free processors"
+            ) from error
+        except Exception as error:
+            cause = getattr(error, "cause", None) or error
+            last = f"{cause}".strip().splitlines()[-1:] or [type(cause).__name__]
+            raise InputError(f"{self.address}: a worker did not start: {last[0]}") from error
+        here = versions()
+        for name, there in ((name, one[name]) for one in found for name in here):
+            if there != here[name]:
+                raise InputError(f"{self.address}: a worker has {name} {there}, expected {here[name]}, as here")
+
+
+def placed(address: str | None, size: int | None, alone: int) -> AbstractContextManager[int | Cluster]:
+    """Where a command's work is done: on a cluster, or in so many processes of this machine, ``alone`` by default."""
+    return nullcontext(size or alone) if address is None else joined(address, size)
+
+
+@contextmanager
+def joined(address: str, size: int | None) -> Iterator[Cluster]:
+    """A connection to a running cluster while the context is open; a process that has one already keeps it.
+
+    ``address`` is what ``ray.init`` takes. Without ``size`` there are as many workers as processors are free.
+    Raises ``InputError`` where Ray is not installed, the cluster does not answer, or it is too small.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("--ray needs Ray, expected: pip install 'rollproof[ray]'") from error
+    own = not ray.is_initialized()
+    if own:
+        _connect(address)
+    try:
+        if not own and address not in ("auto", ray.get_runtime_context().gcs_address):
+            raise InputError(f"--ray {address}: this process is connected to another cluster")
+        resources: Any = ray
+        offered = int(resources.cluster_resources().get("CPU", 0))
+        free = int(resources.available_resources().get("CPU", 0))
+        if size is not None and size > offered:
+            raise InputError(f"--ray {address}: {size} workers asked for, expected at most its {offered} processors")
+        if size is None and not free:
+            raise InputError(f"--ray {address}: none of its {offered} processors is free")
+        yield Cluster(address, free if size is None else size)
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    """Connect, or say at once what is wrong: left alone, Ray tries for minutes."""
+    import ray
+
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    expected = "expected the address of a running Ray cluster, as ray.init takes it: auto, or HOST:PORT"
+    try:
+        if colon:
+            socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, OSError, RuntimeError, ValueError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or f"{error}".strip().partition("\n")[0]
+        raise InputError(f"--ray {address}: {why}; {expected}") from error
+
+
+# ── here ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@define(eq=False)
+class Workers:
+    """Hands tasks to whichever worker has room. ``stop`` says when the workers are to be told to stop."""
+
+    address: str
+    _actors: Sequence[Any]
+    _stop: Callable[[], bool]
+    _waiting: deque[tuple[list[Any], Callable[..., Any], tuple[Any, ...]]] = field(factory=deque, init=False)
+    """Tasks that no worker has yet: where to note the reference, and what to call."""
+    _under_way: dict[Any, Any] = field(factory=dict, init=False)
+    """The worker by the reference of its task."""
+
+    def __len__(self) -> int:
+        return len(self._actors)
+
+    def submit(self, work: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
+        """Have ``work`` called in a worker; what comes back waits for its result, and raises its error.
+
+        It raises ``InputError`` where the workers are lost.
+        """
+        reference: list[Any] = []
+        self._waiting.append((reference, work, arguments))
+        self._feed()
+        return lambda: self._result(reference)
+
+    def _feed(self) -> None:
+        while self._waiting and len(self._under_way) < AHEAD * len(self._actors):
+            reference, work, arguments = self._waiting.popleft()
+            actor = min(self._actors, key=[*self._under_way.values()].count)
+            reference.append(actor.run.remote(work, *arguments))
+            self._under_way[reference[0]] = actor
+
+    def _result(self, reference: list[Any]) -> Any:
+        import ray
+
+        while not reference or reference[0] in self._under_way:
+            done, _ = ray.wait(list(self._under_way), timeout=LISTEN_SECONDS)
+            for one in done:
+                del self._under_way[one]
+            self._feed()
+            if self._stop():
+                for actor in self._actors:
+                    actor.ring.remote()
+        try:
+            return ray.get(reference[0])
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except ray.exceptions.RayError as error:
+            raise InputError(f"{self.address}: a worker was lost ({type(error).__name__})") from error
+
+
+# ── there ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Worker:
+    """The actor. Its process works in the folder of the command, where the machine has it, and imports what it can."""
+
+    def __init__(self, folder: str, places: Sequence[str], begin: Begin) -> None:
+        with suppress(OSError):
+            os.chdir(folder)
+        sys.path += [place for place in places if place not in sys.path]
+        context = worker_context()
+        self._bell = context.Event()
+        self._process = ProcessPoolExecutor(1, context, initializer=_enter, initargs=(begin, self._bell))
+
+    async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``work`` in the process."""
+        return await asyncio.wrap_future(self._process.submit(_do, work, *arguments))
+
+    async def ring(self) -> None:
+        """Tell the process to stop."""
+        self._bell.set()
+
+
+_FAILED: list[Exception] = []
+"""In a worker's process: why it could not begin."""
+
+
+def _enter(begin: Begin, bell: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_actor, daemon=True).start()
+    try:
+        begin(bell)
+    except Exception as error:
+        _FAILED.append(error)
+
+
+def _end_with_actor() -> None:
+    """An actor may be killed at any time, and could not tell its process."""
+    actor = parent_process()
+    if actor is not None:
+        actor.join()
+        os._exit(1)
+
+
+def _do(work: Callable[..., Result], *arguments: Any) -> Result:
+    if _FAILED:
+        raise _FAILED[0]
+    return work(*arguments)
+
+
+def versions() -> dict[str, str]:
+    """What this process runs on."""
+    return {"Python": platform.python_version()} | {name: version(name).partition("+")[0] for name in SAME}
