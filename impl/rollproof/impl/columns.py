@@ -34,12 +34,12 @@ class Ragged:
     @property
     def lengths(self) -> Ints:
         """Elements per row, ``[C]``."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
 
 def big_endian(*columns: Ints) -> list[bytes]:
     """Columns ``[C]`` interleaved: per row, its element of each as u64."""
-    return np.stack(columns, axis=1).astype(">i8").view(f"V{8 * len(columns)}").ravel().tolist()
+    return np.array(columns).T.astype(">i8", order="C").view(f"V{8 * len(columns)}").ravel().tolist()
 
 
 @frozen(eq=False)
@@ -67,7 +67,7 @@ class EncodedTokens:
             token_mask.astype(">f4").view(np.uint8).data,
             logprobs.astype(">f4").view(np.uint8).data,
             offsets.tolist(),
-            big_endian(np.diff(offsets)),
+            big_endian(offsets[1:] - offsets[:-1]),
         )
 
 
@@ -97,7 +97,7 @@ def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArr
         return _array(leaf).reshape(-1)
     if isinstance(leaf, torch.Tensor):
         column = read_ragged(answer, name, dtype)
-        if (column.lengths != 1).any():
+        if np.count_nonzero(column.lengths != 1):
             raise ValueError(f"{name}: expected one value per row")
         return column.values
     rows = _rows(leaf, name)
@@ -109,7 +109,7 @@ def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArr
 def read_bytes(answer: TensorDictBase, name: str) -> list[bytes]:
     """A uint8 column as one bytes object per row; no row may be empty."""
     column = read_ragged(answer, name, torch.uint8)
-    if not column.lengths.all():
+    if np.count_nonzero(column.lengths) < len(column.lengths):
         raise ValueError(f"{name}: an empty row")
     raw, bounds = column.values.tobytes(), column.offsets.tolist()
     return [raw[start:end] for start, end in pairwise(bounds)]
@@ -126,7 +126,7 @@ def read_texts(answer: TensorDictBase, name: str) -> list[str]:
 def read_digests(answer: TensorDictBase, name: str, size: int) -> Bytes:
     """A uint8 column of ``size`` bytes per row, ``[C, size]``."""
     column = read_ragged(answer, name, torch.uint8)
-    if (column.lengths != size).any():
+    if np.count_nonzero(column.lengths != size):
         raise ValueError(f"{name}: expected {size} bytes per row")
     return column.values.reshape(-1, size)
 

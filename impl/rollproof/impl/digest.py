@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from attrs import evolve
 from rollproof.impl.checks import is_hash
 from rollproof.impl.columns import Bytes, EncodedTokens, big_endian
 from rollproof.impl.staged import StagedColumns, from_calls
+from rollproof.impl.threads import Task
 from rollproof.spec.constants import (
     DIGEST_VERSION,
     EXTRAS_DIGEST_VERSION,
@@ -34,6 +36,8 @@ _PREFIX: Final = b"nemo-gym-staging-prefix-v2"
 _ROOT_LINK: Final = b"nemo-gym-staging-chain-v1\x00"
 _CHILD_LINK: Final = b"nemo-gym-staging-chain-v1\x01"
 EXTRAS_PREFIX: Final = b"nemo-gym-staging-extras-v1" + bytes([EXTRAS_DIGEST_VERSION])
+_WORTH_SHARING: Final = 1 << 17
+"""Bytes that take longer to hash than to hand to another thread."""
 _CALL: Final = b"nemo-gym-staging-call-v2" + bytes([SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION])
 
 
@@ -54,8 +58,8 @@ _MODES: Final = {mode: encode_text(mode) for mode in (MODE_TEXT, MODE_TOKEN_IN)}
 # ── batches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def call_digests(calls: StagedColumns, count: int) -> list[bytes]:
-    """The recomputed digests of the first ``count`` calls, 32 bytes each. The calls satisfy sections 1 and 3."""
+def call_digests(calls: StagedColumns) -> list[bytes]:
+    """The recomputed digests of the calls, 32 bytes each. The calls satisfy sections 1 and 3."""
     fields, tokens = calls.fields, calls.encoded
     delta = fields["delta_len"]
     lengths = (fields["prev_len"], delta, fields["cum_len"], fields["weight_version"])
@@ -75,7 +79,7 @@ def call_digests(calls: StagedColumns, count: int) -> list[bytes]:
         strict=True,
     )
     digests = []
-    for rollout_id, call_id, parent, mode, numbers, size, tail, (start, end) in islice(rows, count):
+    for rollout_id, call_id, parent, mode, numbers, size, tail, (start, end) in rows:
         message = (
             heads[rollout_id],
             texts[call_id],
@@ -91,6 +95,12 @@ def call_digests(calls: StagedColumns, count: int) -> list[bytes]:
         )
         digests.append(sha256(b"".join(message)).digest())
     return digests
+
+
+def hashed(calls: StagedColumns) -> Task[list[bytes]]:
+    """``call_digests``, on another thread where that pays: hashlib keeps the lock for less than 2,048 bytes."""
+    size = 16 * calls.encoded.bounds[-1]
+    return Task(partial(call_digests, calls), shared=size > max(2048 * len(calls), _WORTH_SHARING))
 
 
 def chain_digests(tokens: EncodedTokens, chain: Sequence[int]) -> list[bytes]:
@@ -147,7 +157,7 @@ def call_digest(call: StagedCall) -> str:
     columns, fault = from_calls([evolve(call, digest="0" * 64)])
     if fault is not None:
         raise ValueError(fault)
-    return call_digests(columns, 1)[0].hex()
+    return call_digests(columns)[0].hex()
 
 
 def extras_digest(extras: Any) -> str:

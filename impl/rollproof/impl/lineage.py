@@ -8,6 +8,7 @@ linear in calls plus tokens (D5).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from rollproof.impl.checks import DIGESTS, LENGTHS, VERSIONS, earliest, object_columns, show
 from rollproof.impl.columns import Columns, Flags, Ints, objects
-from rollproof.impl.digest import call_digests, chain_digests, first_difference, prefix_digest_of
+from rollproof.impl.digest import chain_digests, first_difference, hashed, prefix_digest_of
 from rollproof.impl.records import MANIFEST_FIELDS, ReceiptColumns
 from rollproof.impl.staged import FIELDS, StagedColumns, from_calls
+from rollproof.impl.threads import Task
 from rollproof.spec.records import (
     ExtrasCommitment,
     LinearizedRow,
@@ -117,9 +119,15 @@ def _verify(receipt: ReceiptColumns, found: Columns, staged: StagedColumns, faul
     _check_receipt(receipt)
     if len(found["model_call_id"]) != len(receipt):
         raise Rejected(Code.ROW_COUNT_MISMATCH, f"{len(found['model_call_id'])} calls for {len(receipt)} manifest rows")
-    _check_pairs(receipt, found, staged, fault)
-    parents = _check_graph(receipt, staged)
-    return _lay_out(receipt, staged, _chain(receipt, parents))
+    digests = hashed(staged)
+    mismatch = earliest(_pair_rules(receipt, found))
+    with _intact(receipt, staged, digests, len(staged) if mismatch is None else min(len(staged), mismatch[0])):
+        if mismatch is not None and mismatch[0] <= len(staged):
+            raise _mismatched(receipt, found["model_call_id"].tolist(), *mismatch)
+        if fault is not None:
+            raise Rejected(Code.INVALID_SNAPSHOT, f"call {receipt.call_ids[len(staged)]}: {fault}")
+        parents = _check_graph(receipt, staged)
+        return _lay_out(receipt, staged, _chain(receipt, parents))
 
 
 def _check_receipt(receipt: ReceiptColumns) -> None:
@@ -147,23 +155,25 @@ def _check_receipt(receipt: ReceiptColumns) -> None:
 # ── step 4: pairs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_pairs(receipt: ReceiptColumns, found: Columns, staged: StagedColumns, fault: str | None) -> None:
-    """Each staged call is its manifest row's, unaltered. A row's digest comes after its other fields."""
-    mismatch = earliest(_pair_rules(receipt, found))
-    intact = len(staged) if mismatch is None else min(len(staged), mismatch[0])
-    corrupt = first_difference(call_digests(staged, intact), staged.fields["digest"][:intact])
-    if corrupt is not None:
-        raise Rejected(Code.CORRUPT_DIGEST, f"call {receipt.call_ids[corrupt]}")
-    if mismatch is not None and mismatch[0] <= len(staged):
-        row, code = mismatch
-        call, expected = found["model_call_id"][row], receipt.call_ids[row]
-        if code is Code.SNAPSHOT_ORDER_MISMATCH and call in receipt.call_ids[:row]:
-            code = Code.DUPLICATE_SNAPSHOT
-        elif code is Code.SNAPSHOT_ORDER_MISMATCH and call not in receipt.positions:
-            code = Code.SNAPSHOT_IDENTITY_MISMATCH
-        raise Rejected(code, f"call {expected}" if call == expected else f"call {expected}: found {show(call)}")
-    if fault is not None:
-        raise Rejected(Code.INVALID_SNAPSHOT, f"call {receipt.call_ids[len(staged)]}: {fault}")
+@contextmanager
+def _intact(receipt: ReceiptColumns, staged: StagedColumns, digests: Task[list[bytes]], count: int) -> Iterator[None]:
+    """The first ``count`` calls have the digests of their content: reported before what is found wrong meanwhile."""
+    try:
+        yield
+    finally:
+        corrupt = first_difference(digests.result()[:count], staged.fields["digest"][:count])
+        if corrupt is not None:
+            raise Rejected(Code.CORRUPT_DIGEST, f"call {receipt.call_ids[corrupt]}") from None
+
+
+def _mismatched(receipt: ReceiptColumns, found: Sequence[Any], row: int, code: Code) -> Rejected:
+    """Call ``row`` is not its manifest row's."""
+    call, expected = found[row], receipt.call_ids[row]
+    if code is Code.SNAPSHOT_ORDER_MISMATCH and call in receipt.call_ids[:row]:
+        code = Code.DUPLICATE_SNAPSHOT
+    elif code is Code.SNAPSHOT_ORDER_MISMATCH and call not in receipt.positions:
+        code = Code.SNAPSHOT_IDENTITY_MISMATCH
+    return Rejected(code, f"call {expected}" if call == expected else f"call {expected}: found {show(call)}")
 
 
 def _pair_rules(receipt: ReceiptColumns, found: Columns) -> Iterator[tuple[Code, Flags]]:

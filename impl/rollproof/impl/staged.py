@@ -133,7 +133,7 @@ def _read(answer: TensorDictBase, *, media: bool) -> StagedColumns:
     flags = {name: read_scalars(answer, name, torch.bool) for name in FLAG_COLUMNS}
     tokens = [read_ragged(answer, name, getattr(torch, dtype)) for name, dtype in TOKEN_COLUMNS.items()]
     for name, column in zip(TOKEN_COLUMNS, tokens, strict=True):
-        if (column.lengths != scalars["delta_len"]).any():
+        if np.count_nonzero(column.lengths != scalars["delta_len"]):
             raise ValueError(f"{name}: its length is not delta_len")
     for name in ("chain_hash_present", "cumulative_hash_present"):
         if not flags[name].all():
