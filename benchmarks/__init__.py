@@ -1,11 +1,12 @@
 """Side-by-side measurements: ours, the peer and the physical limit, in one process and in one run.
 
-``python -m benchmarks`` runs every module of this package that has a ``main() -> Iterable[Table]``.
+``python -m benchmarks`` runs every module of this package that has a ``main() -> Iterable[Table]``: one question each.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,32 @@ from attrs import field, frozen
 
 
 @frozen
+class Plot:
+    """Which columns of a table to draw: one line each over the first column, both axes logarithmic."""
+
+    name: str
+    """The file's, without its ending."""
+    lines: tuple[str, ...]
+    x: str
+    y: str
+    """What the axes say."""
+
+
+@frozen
 class Table:
     """What one measurement found: rows of values under ``columns``, and what a reader must know to judge them."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    """A value that was not measured is None."""
     notes: tuple[str, ...] = field(default=())
+    plot: Plot | None = None
+
+    def line(self, column: str) -> list[tuple[float, float]]:
+        """The points of one column over the first, where it was measured."""
+        index = self.columns.index(column)
+        return [(row[0], row[index]) for row in self.rows if row[index] is not None]
 
 
 @frozen
@@ -39,6 +59,22 @@ class Timing:
         """How many times as long as ``other``: (smallest, median) over the rounds in which both ran."""
         ratios = [mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
         return min(ratios), statistics.median(ratios)
+
+
+UPPER_SIZES: Final = 3
+"""How many of the largest sizes say how a cost grows; below them a fixed cost hides it."""
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """How fast a cost grows with its size: 1 is linear, 2 quadratic.
+
+    The slope of the least-squares line through the logarithms of the ``UPPER_SIZES`` largest points; None for fewer
+    than two.
+    """
+    upper = sorted(points)[-UPPER_SIZES:]
+    if len(upper) < 2:
+        return None
+    return statistics.linear_regression(*zip(*((math.log(x), math.log(y)) for x, y in upper), strict=True)).slope
 
 
 ROUND_SECONDS: Final = 0.05

@@ -1,0 +1,211 @@
+"""Staged rollouts of any size and shape, built as columns: what a data plane answers, and the receipt that fits it.
+
+A rollout of 100,000 calls or of 10,000,000 tokens takes seconds. Its digests are computed by the implementation that is
+measured; that they are right is said by the peer, which verifies the same rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+from attrs import field, frozen
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from rollproof.impl.assembly import RouteFragment, routed_extras_digest
+from rollproof.impl.digest import call_digests, extras_digest, prefix_digest_of
+from rollproof.impl.group import jagged
+from rollproof.impl.staged import StagedColumns
+from rollproof.spec.constants import (
+    CAPTURE_MODES,
+    DIGEST_COLUMNS,
+    DIGEST_VERSION,
+    EXTRAS_DIGEST_VERSION,
+    MODE_TEXT,
+    MODE_TOKEN_IN,
+    ROUTE_ENCODING_ENVELOPE,
+    ROUTE_ENCODING_NONE,
+    ROUTED_EXPERTS,
+    SCHEMA_VERSION,
+)
+from rollproof.spec.digest import CALL_DOMAIN, CHAIN_DOMAIN, PREFIX_DOMAIN
+from rollproof.spec.values import owned_key
+
+VOCABULARY: Final = 151_936
+STAGING, TRAIN = "staging", "train"
+
+
+@frozen(eq=False, slots=False)
+class StagedRollout:
+    """One rollout, staged: C calls of as many tokens each, the last of which is the terminal one."""
+
+    keys: list[str]
+    receipt: dict[str, Any]
+    answer: TensorDict
+    """What one batched read of all its rows returns."""
+    columns: StagedColumns = field(repr=False)
+    chain: list[int]
+    """The calls from the root to the terminal one."""
+
+    @cached_property
+    def hashed(self) -> list[bytearray]:
+        """Buffers as long as what any verifier must hash: each call, each link of the chain, the row once."""
+        fields, delta = self.columns.fields, self.columns.fields["delta_len"].tolist()
+        names = ("rollout_id", "model_call_id", "mode", "parent_call_id")
+        texts = zip(*(fields[name].tolist() for name in names), strict=True)
+        fixed = len(CALL_DOMAIN) + 3 + 1 + 4 * 8 + 6 * 8 + 32 + 2 * 33
+        calls = [
+            fixed + sum(8 + len(text.encode()) for text in row if text is not None) + 16 * tokens
+            for row, tokens in zip(texts, delta, strict=True)
+        ]
+        links = [len(CHAIN_DOMAIN) + 1 + 32 * (call > 0) + 8 + 8 * delta[call] for call in self.chain]
+        row = len(PREFIX_DOMAIN) + 8 + 8 * sum(delta[call] for call in self.chain)
+        return [bytearray(length) for length in (*calls, *links, row)]
+
+
+def chain_of(calls: int) -> list[int]:
+    """The parents of calls that each continue the one before; -1 is the root's."""
+    return list(range(-1, calls - 1))
+
+
+def star_of(calls: int) -> list[int]:
+    """The parents of calls that all continue the first one."""
+    return [-1] + [0] * (calls - 1)
+
+
+def rollout_of(
+    parents: Sequence[int],
+    tokens: int,
+    rollout_id: str = "group-7_g0",
+    routes: Sequence[RouteFragment] | None = None,
+) -> StagedRollout:
+    """The rollout whose call ``i`` continues ``parents[i] < i`` with ``tokens`` tokens; half of them are carry.
+
+    ``routes`` are the calls' own, all of one shape. Only the terminal call's cumulative hash is real: a verifier
+    recomputes no other, and hashing every prefix here would take longer than the measurement.
+    """
+    fields, ids, mask, logprobs = _unhashed(parents, tokens, rollout_id)
+    offsets = np.arange(len(parents) + 1, dtype=np.int64) * tokens
+    columns = StagedColumns(fields, ids, mask, logprobs, offsets)
+    path = [len(parents) - 1]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    path.reverse()
+    plain = extras_digest(None)
+    extras = [plain] * len(parents) if routes is None else [routed_extras_digest(fragment) for fragment in routes]
+    fields["extras_digest"] = _digests(map(bytes.fromhex, extras))
+    fields["chain_hash"] = _digests(_chain_hashes(columns, parents))
+    fields["cumulative_hash"] = np.zeros((len(parents), 32), dtype=np.uint8)
+    pieces = [columns.encoded.ids[8 * tokens * call : 8 * tokens * (call + 1)] for call in path]
+    fields["cumulative_hash"][-1] = np.frombuffer(prefix_digest_of(pieces, tokens * len(path)), dtype=np.uint8)
+    fields["digest"] = _digests(call_digests(columns))
+    keys = [owned_key(rollout_id, call_id) for call_id in fields["model_call_id"]]
+    return StagedRollout(keys, _receipt(rollout_id, keys, fields), _answer(columns, routes), columns, path)
+
+
+def _unhashed(
+    parents: Sequence[int], tokens: int, rollout_id: str
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+    """Everything of the calls but their digests: their fields, and the three token columns."""
+    count, carry = len(parents), tokens // 2
+    depths = [0] * count
+    for call, parent in enumerate(parents):
+        depths[call] = depths[parent] + 1 if parent >= 0 else 0
+    names = [f"call-{call:04}" for call in range(count)]
+    start = np.array(depths, dtype=np.int64) * tokens
+    delta = np.full(count, tokens, dtype=np.int64)
+    fields: dict[str, NDArray[Any]] = {
+        "rollout_id": np.array([rollout_id] * count, dtype=object),
+        "model_call_id": np.array(names, dtype=object),
+        "parent_call_id": np.array([names[parent] if parent >= 0 else None for parent in parents], dtype=object),
+        "mode": np.array([MODE_TEXT if parent < 0 else MODE_TOKEN_IN for parent in parents], dtype=object),
+        "prev_len": start,
+        "delta_len": delta,
+        "cum_len": start + delta,
+        "weight_version": np.arange(count, dtype=np.int64) // 8,
+        "schema_version": np.full(count, SCHEMA_VERSION, dtype=np.int64),
+        "digest_version": np.full(count, DIGEST_VERSION, dtype=np.int64),
+        "extras_digest_version": np.full(count, EXTRAS_DIGEST_VERSION, dtype=np.int64),
+    }
+    position = np.arange(tokens, dtype=np.int64)
+    ids = (7 * np.arange(count, dtype=np.int64)[:, None] + 13 * position) % VOCABULARY
+    mask = (position >= carry).astype(np.float32)
+    logprobs = np.where(position >= carry, -0.001 * ((position - carry) % 997), 0.0).astype(np.float32)
+    return fields, ids.reshape(-1), np.tile(mask, count), np.tile(logprobs, count)
+
+
+def _chain_hashes(columns: StagedColumns, parents: Sequence[int]) -> list[bytes]:
+    """Per call the hash that ties it to its parent's (section 2), in any tree."""
+    encoded, hashes = columns.encoded, list[bytes]()
+    for (start, end), count, parent in zip(pairwise(encoded.bounds), encoded.counts, parents, strict=True):
+        link = b"\x00" if parent < 0 else b"\x01" + hashes[parent]
+        message = b"".join((CHAIN_DOMAIN, link, count, encoded.ids[8 * start : 8 * end]))
+        hashes.append(hashlib.sha256(message).digest())
+    return hashes
+
+
+def _digests(values: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, 32).copy()
+
+
+def _answer(columns: StagedColumns, routes: Sequence[RouteFragment] | None) -> TensorDict:
+    """The wire columns (section 9) as a batched read gives them: vectors jagged, scalars dense."""
+    fields, count = columns.fields, len(columns)
+    parents = fields["parent_call_id"]
+    lengths = np.zeros(count, dtype=np.int64) if routes is None else fields["delta_len"]
+    encoding = ROUTE_ENCODING_NONE if routes is None else ROUTE_ENCODING_ENVELOPE
+    offsets = torch.from_numpy(columns.offsets)
+    wire: dict[str, torch.Tensor] = {
+        "token_ids_delta": _jagged(columns.token_ids, offsets),
+        "token_mask_delta": _jagged(columns.token_mask, offsets),
+        "generation_logprobs_delta": _jagged(columns.logprobs, offsets),
+        "rollout_id_utf8": _texts(fields["rollout_id"].tolist()),
+        "model_call_id_utf8": _texts(fields["model_call_id"].tolist()),
+        "parent_call_id_utf8": _texts(["\x00" if parent is None else parent for parent in parents]),
+        "extras_metadata_json": _texts(["null"] * count),
+        "parent_call_id_present": torch.tensor([parent is not None for parent in parents]),
+        "chain_hash_present": torch.ones(count, dtype=torch.bool),
+        "cumulative_hash_present": torch.ones(count, dtype=torch.bool),
+        "capture_mode": torch.tensor([CAPTURE_MODES.index(mode) for mode in fields["mode"]]),
+        "routed_experts_encoding": torch.full((count,), encoding),
+        "routed_len": torch.from_numpy(lengths),
+    }
+    for name in ("prev_len", "delta_len", "cum_len", "weight_version"):
+        wire[name] = torch.from_numpy(fields[name])
+    for name in ("schema_version", "digest_version", "extras_digest_version"):
+        wire[name] = torch.from_numpy(fields[name])
+    for name in DIGEST_COLUMNS:
+        wire[name] = _jagged(fields[name.removesuffix("_bytes")].reshape(-1), torch.arange(count + 1) * 32)
+    if routes is not None:
+        wire[ROUTED_EXPERTS] = _jagged(torch.cat([fragment.routes for fragment in routes]).numpy(), offsets)
+    return TensorDict(wire, batch_size=[count])
+
+
+def _jagged(values: NDArray[Any], offsets: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values), offsets)
+
+
+def _texts(values: Sequence[str]) -> torch.Tensor:
+    return jagged([np.frombuffer(bytearray(value.encode()), dtype=np.uint8) for value in values])
+
+
+def _receipt(rollout_id: str, keys: Sequence[str], fields: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The rollout's receipt as JSON values."""
+    texts = ("model_call_id", "parent_call_id", "mode")
+    numbers = ("prev_len", "delta_len", "cum_len", "weight_version")
+    digests = ("digest", "extras_digest", "chain_hash", "cumulative_hash")
+    lists = {name: fields[name].tolist() for name in (*texts, *numbers)}
+    lists |= {name: [row.tobytes().hex() for row in fields[name]] for name in digests}
+    lists |= {"staging_key": list(keys), "response_id": [f"resp-{call_id}" for call_id in lists["model_call_id"]]}
+    return {
+        "rollout_id": rollout_id,
+        "manifest": [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)],
+        "terminal_model_call_id": lists["model_call_id"][-1],
+        "terminal_selection": "declared",
+    }
