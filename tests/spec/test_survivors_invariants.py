@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from attrs import evolve
 
+from rollproof.spec.constants import EXTRAS_DIGEST_VERSION, MEDIA_TENSOR_COLUMNS, ROUTE_PLAN_TAG
 from rollproof.spec.invariants import BY_ID
 from rollproof.spec.outcomes import GroupOutcome
+from rollproof.spec.plan import encode_plan
 from rollproof.spec.plane import Get, PublishedRow, Put, Staging
 from rollproof.spec.records import (
     FinalizedGroup,
@@ -17,6 +20,8 @@ from rollproof.spec.records import (
     LinearizedRow,
     LinkSpan,
     ReassemblerConfig,
+    RouteAssemblyPlan,
+    RouteSpan,
     WeightVersionSpan,
 )
 from rollproof.spec.requests import (
@@ -26,10 +31,13 @@ from rollproof.spec.requests import (
     FinalizeGroups,
     FinalizeRollout,
     GroupStep,
+    LinearizeGrowth,
     ParseReceipt,
     Refused,
     RolloutAnswer,
 )
+from rollproof.spec.rules.lineage import MAX_GROWTH
+from rollproof.spec.rules.routes import is_sentinel
 from rollproof.spec.tensor import Tensor
 
 
@@ -96,6 +104,14 @@ def test_spans_that_tile_a_row_pass() -> None:
 )
 def test_spans_that_do_not_tile_a_row_are_noticed(row: LinearizedRow) -> None:
     assert complaint("LINEAGE-2", None, Accepted(ROW), Accepted(row))
+
+
+def test_growth_is_compared_exactly() -> None:
+    """MAX_GROWTH * 7 / 3 is no whole number."""
+    request = LinearizeGrowth(3, 7)
+    most = math.floor(1000 * MAX_GROWTH * 7 / 3)
+    assert complaint("LINEAGE-5", request, Accepted(()), Accepted((1000, most))) is None
+    assert complaint("LINEAGE-5", request, Accepted(()), Accepted((1000, most + 1)))
 
 
 # ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,6 +216,79 @@ def test_a_retry_that_publishes_other_rows_is_noticed() -> None:
     assert complaint("GROUP-16", once(), Accepted((put(1.0),)), Accepted((put(2.0),))) is None
 
 
+COLUMNS = {
+    "input_ids": Tensor.of("int64", [5, 6], (2,)),
+    "input_lengths": Tensor.of("int64", [2], ()),
+    "generation_logprobs": Tensor.of("float32", [0.0, -1.0], (2,)),
+    "token_mask": Tensor.of("float32", [0.0, 1.0], (2,)),
+    "sample_mask": Tensor.of("float32", [1.0], ()),
+    "prompt_ids_for_adv": Tensor.of("int64", [5], (1,)),
+    "total_reward": Tensor.of("float32", [1.0], ()),
+    "mask_sample": Tensor.of("bool", [False], ()),
+    "truncated": Tensor.of("bool", [False], ()),
+}
+
+
+def published(tags: dict[str, Any] | None = None, **columns: Tensor) -> Answer:
+    put = Put("train", ("g_g0",), (PublishedRow(COLUMNS | columns, tags or {}),))
+    rollout = FinalizedRollout("g_g0", True, None, 1.0, token_ids=(5, 6))
+    return Accepted((GroupOutcome((put,), group(2, 6), rollouts=(rollout,)),))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_another_dtype_or_rank_is_noticed(name: str) -> None:
+    right = COLUMNS[name]
+    other = "int32" if right.dtype != "int32" else "int64"
+    assert complaint("GROUP-11", once(), published(), published()) is None
+    for wrong in (
+        Tensor.of(other, [int(value) for value in right.values()], right.shape),
+        Tensor(right.dtype, (*right.shape, 1), right.data),
+    ):
+        assert complaint("GROUP-11", once(), published(), published(**{name: wrong}))
+
+
+@pytest.mark.parametrize("limit, truncated", [(1, True), (2, True), (3, False)])
+def test_a_wrong_mark_of_truncation_is_noticed_either_way(limit: int, truncated: bool) -> None:
+    request = FinalizeGroups(ReassemblerConfig(max_seq_len=limit), (GroupStep(REQUEST),))
+    for marked in (False, True):
+        found = complaint("GROUP-14", request, published(), published(truncated=Tensor.of("bool", [marked], ())))
+        assert (found is None) == (marked is truncated)
+
+
+def planned(*keys: str) -> Answer:
+    spans = tuple(
+        RouteSpan(
+            staging_key=key,
+            carry_len=1,
+            generation_len=1,
+            staged_route_len=2,
+            extras_digest_version=EXTRAS_DIGEST_VERSION,
+            extras_digest="0" * 64,
+        )
+        for key in keys
+    )
+    return published(
+        {ROUTE_PLAN_TAG: encode_plan(RouteAssemblyPlan("staging", spans, ("r/a", "r/b", "r/c"), 2 * len(keys)))}
+    )
+
+
+@pytest.mark.parametrize("keys", [("r/a",), ("r/b", "r/a"), ("r/a", "r/c"), ("r/a", "r/b", "r/c")])
+def test_a_plan_with_other_spans_is_noticed(keys: tuple[str, ...]) -> None:
+    assert complaint("ROUTE-16", once(), planned("r/a", "r/b"), planned("r/a", "r/b")) is None
+    assert complaint("ROUTE-16", once(), planned("r/a", "r/b"), planned(*keys))
+
+
+def test_what_a_group_was_made_of_does_not_tell_outcomes_apart() -> None:
+    assert GroupOutcome((), rollouts=ROLLOUTS, dims=(1, 2)) == GroupOutcome(())
+    assert GroupOutcome((), group(2, 6)) != GroupOutcome(())
+
+
+def test_a_row_without_tokens_has_no_route() -> None:
+    assert is_sentinel(Tensor.of("int16", [], (0, 1, 1)))
+    assert is_sentinel(Tensor.of("int16", [-1, -1], (2, 1, 1)))
+    assert not is_sentinel(Tensor.of("int16", [-1, 0], (2, 1, 1)))
+
+
 # ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -215,6 +304,13 @@ def test_a_group_with_media_agrees_in_its_rows_and_in_its_result(wrong: GroupOut
     right = GroupOutcome((Put("train", ("g_g0",), (column(1.0),)),), group(2, 6))
     assert complaint("MEDIA-11", once(), Accepted((right,)), Accepted((right,))) is None
     assert complaint("MEDIA-11", once(), Accepted((right,)), Accepted((wrong,)))
+
+
+def test_media_that_are_read_twice_are_noticed() -> None:
+    read = Get("staging", ("r/a",), (MEDIA_TENSOR_COLUMNS[0],))
+    once_read, twice_read = (evolve(VALID, value=evolve(VALID.value, effects=(read,) * count)) for count in (1, 2))
+    assert complaint("MEDIA-5", FINALIZE, once_read, once_read) is None
+    assert complaint("MEDIA-5", FINALIZE, once_read, twice_read)
 
 
 # ── a contract without an answer ────────────────────────────────────────────────────────────────────────────────────

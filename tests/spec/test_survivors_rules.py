@@ -13,15 +13,17 @@ from rollproof.properties.asking import long_chain
 from rollproof.spec.assembly import all_sentinel, check_ids
 from rollproof.spec.bundles import MAX_GEOMETRY, check_pixels, image_sizes
 from rollproof.spec.completion import trained_generation
-from rollproof.spec.constants import EXTRAS_DIGEST_VERSION
+from rollproof.spec.constants import EXTRAS_DIGEST_VERSION, MEDIA_DIGEST_FIELDS
+from rollproof.spec.digest import call_digest, chain_digest
 from rollproof.spec.envelope import decode_routes
 from rollproof.spec.lineage import linearize
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.records import GroupRequest, LinkSpan, RouteAssemblyPlan, RouteSpan, TrainedRow
 from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.retained import media_digest
 from rollproof.spec.routes import check_link_spans, execute_published_plan, fragment_keys
 from rollproof.spec.spans import check_tokens, parse_items, placeholder_digest
-from rollproof.spec.staged import raw_bytes
+from rollproof.spec.staged import decode_row, encode_row, raw_bytes
 from rollproof.spec.tensor import Tensor
 from rollproof.spec.values import is_number
 
@@ -35,6 +37,26 @@ def test_a_chain_of_many_calls_is_one_row() -> None:
     with pytest.raises(Rejected) as caught:
         linearize(receipt, calls[:-1])
     assert caught.value.code is Code.ROW_COUNT_MISMATCH
+
+
+def test_a_carry_of_many_tokens_ends_with_its_call() -> None:
+    receipt, calls = long_chain(1)
+    ids, zeros = tuple(range(300)), (0.0,) * 300
+    call = evolve(
+        calls[0],
+        delta_len=300,
+        cum_len=300,
+        token_ids_delta=ids,
+        token_mask_delta=zeros,
+        generation_log_probs_delta=zeros,
+        chain_hash=chain_digest(None, ids),
+    )
+    call = evolve(call, digest=call_digest(call))
+    shared = {name: getattr(call, name) for name in ("delta_len", "cum_len", "chain_hash", "digest")}
+    receipt = evolve(receipt, manifest=(evolve(receipt.manifest[0], **shared),))
+    with pytest.raises(Rejected) as caught:
+        linearize(receipt, [call])
+    assert caught.value.code is Code.EMPTY_GENERATION
 
 
 @pytest.mark.parametrize("wanted, generated", [("a", (2,)), ("b", (4, 5)), ("c", (6,)), ("aa", None), ("", None)])
@@ -57,6 +79,19 @@ def test_bytes_are_one_row_of_at_least_one(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="bytes"):
         raw_bytes(row, "extras_metadata_json")
     assert raw_bytes({"extras_metadata_json": Tensor("uint8", (1, 4), b"null")}, "extras_metadata_json") == b"null"
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+@pytest.mark.parametrize("encoding", [0, 1, 2])
+def test_there_is_an_encoding_where_there_are_routes(encoding: int, length: int) -> None:
+    numbers = {"routed_experts_encoding": encoding, "routed_len": length}
+    row = encode_row(long_chain(1)[1][0]) | {name: Tensor.of("int64", [value]) for name, value in numbers.items()}
+    if (encoding == 0) == (length == 0):
+        assert decode_row(row).routed_len == length
+        return
+    with pytest.raises(Rejected) as caught:
+        decode_row(row)
+    assert caught.value.code is Code.INVALID_STAGING_ROW
 
 
 # ── routes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,6 +172,16 @@ def test_bits_that_base64_leaves_unused_are_zero(last: str) -> None:
         decode_routes(f"nrlre1:int16:1x1x1:AA{last}=")
 
 
+@pytest.mark.parametrize("expert, held", [(-(2**15) - 1, False), (-(2**15), True), (2**15 - 1, True), (2**15, False)])
+def test_lists_hold_what_int16_holds(expert: int, held: bool) -> None:
+    if held:
+        assert decode_routes([[[expert]]]).values() == (expert,)
+        return
+    with pytest.raises(Rejected) as caught:
+        decode_routes([[[expert]]])
+    assert caught.value.code is Code.INVALID_ROUTE_ENVELOPE
+
+
 # ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,6 +192,13 @@ def test_what_is_no_float64_is_no_number(value: object) -> None:
 
 
 # ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("scheme", MEDIA_DIGEST_FIELDS)
+def test_a_scheme_is_a_word_and_not_an_object(scheme: str) -> None:
+    copied = "".join(list(scheme))
+    assert copied is not scheme
+    assert media_digest({}, copied) == media_digest({}, scheme)
 
 
 def test_the_largest_size_is_the_largest_int32() -> None:
