@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import statistics
 import time
@@ -13,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
+
+logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+"""tensordict asks torch a question that torch has renamed; its warning would stand in every process's output."""
 
 
 @frozen
@@ -37,6 +41,8 @@ class Table:
     """A value that was not measured is None."""
     notes: tuple[str, ...] = field(default=())
     plot: Plot | None = None
+    estimate: bool = False
+    """Whether the figures are derived from counts and data sheets: nothing was measured."""
 
     def line(self, column: str) -> list[tuple[float, float]]:
         """The points of one column over the first, where it was measured."""

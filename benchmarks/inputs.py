@@ -1,4 +1,4 @@
-"""Staged rollouts of any size and shape, built as columns: what a data plane answers, and the receipt that fits it.
+"""Staged rollouts and groups of any size, built as columns: what a data plane answers, and the receipts that fit it.
 
 A rollout of 100,000 calls or of 10,000,000 tokens takes seconds. Its digests are computed by the implementation that is
 measured; that they are right is said by the peer, which verifies the same rows.
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import define, field, frozen
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
@@ -209,3 +209,84 @@ def _receipt(rollout_id: str, keys: Sequence[str], fields: Mapping[str, NDArray[
         "terminal_model_call_id": lists["model_call_id"][-1],
         "terminal_selection": "declared",
     }
+
+
+# ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(eq=False)
+class StagedGroup:
+    """Rollouts of one prompt, staged."""
+
+    rollouts: tuple[StagedRollout, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Of all its rows."""
+        return sum(len(rollout.columns.token_ids) for rollout in self.rollouts)
+
+    def finalize(self, reassembler: Any) -> Any:
+        """Finalize the group. Raises ``AssertionError`` if a row was rejected."""
+        group = reassembler.finalize_group(
+            GROUP,
+            [rollout.receipt["rollout_id"] for rollout in self.rollouts],
+            [rollout.receipt for rollout in self.rollouts],
+            [1.0] * len(self.rollouts),
+            mask_sample=[False] * len(self.rollouts),
+            fallback_weight_version=0,
+            prompt_idx=0,
+        )
+        if group.valid_row_count != len(self.rollouts):
+            raise AssertionError(f"{group.valid_row_count} of {len(self.rollouts)} rows are valid: {group.metrics}")
+        return group
+
+
+GROUP: Final = "group-7"
+
+
+def group_of(rollouts: int, calls: int, tokens: int, routed_dims: tuple[int, int] | None = None) -> StagedGroup:
+    """Rollouts of one chain of calls each; with (layers, top-k) every call has routes, the same in every rollout."""
+    routes = None if routed_dims is None else [route_fragment(tokens, *routed_dims, seed) for seed in range(calls)]
+    return StagedGroup(
+        tuple(rollout_of(chain_of(calls), tokens, f"{GROUP}_g{index}", routes) for index in range(rollouts))
+    )
+
+
+def route_fragment(tokens: int, layers: int, top_k: int, seed: int, experts: int = 128) -> RouteFragment:
+    """Some routes of one call, int16: ``top_k`` distinct experts per token and layer."""
+    generator = np.random.default_rng(seed)
+    some = np.argsort(generator.random((256, layers, experts)), axis=-1)[..., :top_k].astype(np.int16)
+    chosen = some[generator.integers(0, len(some), tokens)]
+    return RouteFragment(torch.from_numpy(chosen), ROUTE_ENCODING_ENVELOPE, b"null")
+
+
+@define(eq=False)
+class PreparedPlane:
+    """A data plane that costs nothing: it answers what was prepared, and lets go of what is put.
+
+    With ``fresh`` it answers a copy, as a plane does that fetches rows from elsewhere. What was put last is ``put``.
+    """
+
+    group: StagedGroup
+    fresh: bool = False
+    put: Any = None
+
+    def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
+        """The rollout's whole answer: all its rows, in the order of its manifest."""
+        found = next(rollout for rollout in self.group.rollouts if rollout.keys == sample_ids)
+        columns = {name: found.answer.get(name) for name in select_fields if name in found.answer.keys()}  # noqa: SIM118
+        answer = TensorDict(columns, batch_size=[len(sample_ids)])
+        return answer.clone() if self.fresh else answer
+
+    def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any, tags: Any) -> None:
+        """Keep the rows as they are."""
+        self.put = fields
+
+    def clear_samples(self, sample_ids: list[str], partition_id: str) -> None:
+        """Nothing is stored."""
+
+
+def fill(plane: Any, group: StagedGroup) -> None:
+    """Stage the group in a data plane."""
+    for rollout in group.rollouts:
+        plane.put_samples(rollout.keys, STAGING, rollout.answer, [{}] * len(rollout.keys))

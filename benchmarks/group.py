@@ -1,0 +1,117 @@
+"""How many groups per second does a finalizer finish, and how much does a second core help?
+
+Every contestant is a process that may use so many cores and no others; they take turns, so that nobody competes.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from benchmarks import Table, timed
+from benchmarks.inputs import STAGING, TRAIN, PreparedPlane, StagedGroup, fill, group_of
+from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.impl.reassembler import RolloutReassembler
+
+SHAPE: Final = (16, 20, 1600)
+"""Rollouts, calls of each, tokens of each call."""
+GROUPS: Final = 5
+ROUNDS: Final = 7
+PREPARED, MEMORY = "prepared answers", "memory data plane"
+
+
+def finalizers(group: StagedGroup) -> dict[str, Callable[[], float]]:
+    """By data plane, what finalizes the group once: the answer is the seconds that it took."""
+    prepared, memory = PreparedPlane(group), MemoryDataPlane()
+
+    def over_memory() -> float:
+        fill(memory, group)
+        seconds = timed(lambda: group.finalize(finalizer(memory)), 1)
+        memory.clear_samples(None, TRAIN)
+        return seconds
+
+    return {PREPARED: lambda: timed(lambda: group.finalize(finalizer(prepared)), 1), MEMORY: over_memory}
+
+
+def finalizer(plane: Any) -> RolloutReassembler:
+    return RolloutReassembler(plane, partition_id=TRAIN, staging_partition=STAGING, pad_token_id=0, max_seq_len=2**31)
+
+
+def serve(channel: Any, shape: tuple[int, int, int], groups: int) -> None:
+    """Finalize on request: per data plane named in ``channel``, answer the mean seconds over some groups."""
+    run = finalizers(group_of(*shape))
+    for warm_up in run.values():
+        warm_up()
+    channel.send(None)
+    while (name := channel.recv()) is not None:
+        gc.collect()
+        channel.send(statistics.fmean(run[name]() for _ in range(groups)))
+
+
+@contextmanager
+def on_cores(cores: Sequence[int], shape: tuple[int, int, int], groups: int) -> Iterator[Callable[[str], float]]:
+    """A process that may use these cores: call it with a data plane for the seconds per group."""
+    ours, theirs = multiprocessing.Pipe()
+    mine = os.sched_getaffinity(0)
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, shape, groups), daemon=True)
+    os.sched_setaffinity(0, cores)  # a child inherits it before it starts any thread
+    try:
+        process.start()
+    finally:
+        os.sched_setaffinity(0, mine)
+    theirs.close()
+
+    def seconds(name: str) -> float:
+        ours.send(name)
+        return float(ours.recv())
+
+    try:
+        ours.recv()
+        yield seconds
+        ours.send(None)
+        process.join()
+    finally:
+        ours.close()
+        process.kill()
+
+
+def measure(
+    counts: Sequence[int], shape: tuple[int, int, int] = SHAPE, groups: int = GROUPS, rounds: int = ROUNDS
+) -> dict[tuple[str, int], list[float]]:
+    """Seconds per group, by data plane and count of cores, round by round."""
+    cores = sorted(os.sched_getaffinity(0))
+    found: dict[tuple[str, int], list[float]] = {}
+    with ExitStack() as stack:
+        run = {count: stack.enter_context(on_cores(cores[:count], shape, groups)) for count in counts}
+        for _ in range(rounds):
+            for name in (PREPARED, MEMORY):
+                for count, seconds in run.items():
+                    found.setdefault((name, count), []).append(seconds(name))
+    return found
+
+
+def main() -> Iterable[Table]:
+    """One table: each data plane on one core and on two, where the machine has two."""
+    counts = (1, 2)[: len(os.sched_getaffinity(0))]
+    found = measure(counts)
+    rows = []
+    for (name, count), seconds in found.items():
+        speedups = [one / here for one, here in zip(found[name, 1], seconds, strict=True)]
+        median = statistics.median(seconds)
+        rows.append((name, count, 1 / median, 1e3 * median, statistics.median(speedups), max(speedups)))
+    rollouts, calls, tokens = SHAPE
+    yield Table(
+        f"finalizing groups of {rollouts} rollouts of {calls} calls x {tokens:,} tokens",
+        ("data plane", "cores", "median groups/s", "median ms", "median speed-up", "best speed-up"),
+        tuple(rows),
+        (
+            f"{ROUNDS} rounds of {GROUPS} groups, in turn. Outside the clock: staging, and clearing what was published.",
+            "Prepared answers: reading and writing cost nothing. Memory data plane: both copy every row.",
+            "Speed-up: against one core in the same round. As many threads as the process has cores.",
+        ),
+    )
