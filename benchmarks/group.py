@@ -110,7 +110,7 @@ def main() -> Iterable[Table]:
         ("data plane", "cores", "median groups/s", "median ms", "median speed-up", "best speed-up"),
         tuple(rows),
         (
-            f"{ROUNDS} rounds of {GROUPS} groups, in turn. Outside the clock: staging, and clearing what was published.",
+            f"{ROUNDS} rounds of {GROUPS} groups, in turn. Staging, and clearing what was published, is not timed.",
             "Prepared answers: reading and writing cost nothing. Memory data plane: both copy every row.",
             "Speed-up: against one core in the same round. As many threads as the process has cores.",
         ),
