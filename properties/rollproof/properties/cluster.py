@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.metadata import version
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from pickle import dumps, loads
 from typing import Any, Final, TypeVar
 
 from attrs import define, field, frozen
 
 from rollproof.properties.errors import InputError
-from rollproof.properties.gate.workers import worker_context
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ class Cluster:
         actor: Any = ray.remote(_Worker)
         placed = actor.options(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)
         count = self.size if most is None else min(self.size, most)
-        actors = [placed.remote(f"{Path.cwd()}", sys.path, begin) for _ in range(count)]
+        actors = [placed.remote(f"{Path.cwd()}", sys.path, dumps(begin)) for _ in range(count)]
         try:
             self._check(actors)
             yield Workers(self.address, actors, stop)
@@ -81,7 +81,7 @@ class Cluster:
         import ray
 
         try:
-            found = ray.get([actor.run.remote(versions) for actor in actors], timeout=START_SECONDS)
+            answers = ray.get([actor.run.remote(dumps((versions, ()))) for actor in actors], timeout=START_SECONDS)
         except ray.exceptions.GetTimeoutError as error:
             raise InputError(
                 f"{self.address}: {len(actors)} workers did not start in {START_SECONDS:.0f} s; "
@@ -92,7 +92,7 @@ class Cluster:
             last = f"{cause}".strip().splitlines()[-1:] or [type(cause).__name__]
             raise InputError(f"{self.address}: a worker did not start: {last[0]}") from error
         here = versions()
-        for name, there in ((name, one[name]) for one in found for name in here):
+        for name, there in (item for answer in answers for item in loads(answer).items()):
             if there != here[name]:
                 raise InputError(f"{self.address}: a worker has {name} {there}, expected {here[name]}, as here")
 
@@ -157,8 +157,8 @@ class Workers:
     address: str
     _actors: Sequence[Any]
     _stop: Callable[[], bool]
-    _waiting: deque[tuple[list[Any], Callable[..., Any], tuple[Any, ...]]] = field(factory=deque, init=False)
-    """Tasks that no worker has yet: where to note the reference, and what to call."""
+    _waiting: deque[tuple[list[Any], bytes]] = field(factory=deque, init=False)
+    """Tasks that no worker has yet: where to note the reference, and the task pickled."""
     _under_way: dict[Any, Any] = field(factory=dict, init=False)
     """The worker by the reference of its task."""
 
@@ -171,15 +171,15 @@ class Workers:
         It raises ``InputError`` where the workers are lost.
         """
         reference: list[Any] = []
-        self._waiting.append((reference, work, arguments))
+        self._waiting.append((reference, dumps((work, arguments))))
         self._feed()
         return lambda: self._result(reference)
 
     def _feed(self) -> None:
         while self._waiting and len(self._under_way) < AHEAD * len(self._actors):
-            reference, work, arguments = self._waiting.popleft()
+            reference, task = self._waiting.popleft()
             actor = min(self._actors, key=[*self._under_way.values()].count)
-            reference.append(actor.run.remote(work, *arguments))
+            reference.append(actor.run.remote(task))
             self._under_way[reference[0]] = actor
 
     def _result(self, reference: list[Any]) -> Any:
@@ -194,7 +194,7 @@ class Workers:
                 for actor in self._actors:
                     actor.ring.remote()
         try:
-            return ray.get(reference[0])
+            return loads(ray.get(reference[0]))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except ray.exceptions.RayError as error:
@@ -205,19 +205,22 @@ class Workers:
 
 
 class _Worker:
-    """The actor. Its process works in the folder of the command, where the machine has it, and imports what it can."""
+    """The actor. Its process works in the folder of the command, where the machine has it, and imports what it can.
 
-    def __init__(self, folder: str, places: Sequence[str], begin: Begin) -> None:
+    Tasks and results are pickled: the actor imports nothing of what they are made of, and stays small.
+    """
+
+    def __init__(self, folder: str, places: Sequence[str], begin: bytes) -> None:
         with suppress(OSError):
             os.chdir(folder)
         sys.path += [place for place in places if place not in sys.path]
-        context = worker_context()
+        context = get_context("spawn")
         self._bell = context.Event()
         self._process = ProcessPoolExecutor(1, context, initializer=_enter, initargs=(begin, self._bell))
 
-    async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Call ``work`` in the process."""
-        return await asyncio.wrap_future(self._process.submit(_do, work, *arguments))
+    async def run(self, task: bytes) -> bytes:
+        """Do a task in the process."""
+        return await asyncio.wrap_future(self._process.submit(_do, task))
 
     async def ring(self) -> None:
         """Tell the process to stop."""
@@ -228,11 +231,11 @@ _FAILED: list[Exception] = []
 """In a worker's process: why it could not begin."""
 
 
-def _enter(begin: Begin, bell: Any) -> None:
+def _enter(begin: bytes, bell: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_actor, daemon=True).start()
     try:
-        begin(bell)
+        loads(begin)(bell)
     except Exception as error:
         _FAILED.append(error)
 
@@ -245,10 +248,11 @@ def _end_with_actor() -> None:
         os._exit(1)
 
 
-def _do(work: Callable[..., Result], *arguments: Any) -> Result:
+def _do(task: bytes) -> bytes:
     if _FAILED:
         raise _FAILED[0]
-    return work(*arguments)
+    work, arguments = loads(task)
+    return dumps(work(*arguments))
 
 
 def versions() -> dict[str, str]:
