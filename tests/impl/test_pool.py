@@ -8,8 +8,10 @@ import pytest
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings
-from rollproof.impl.recovery import run
+from rollproof.impl.reassembler import PublishError
+from rollproof.impl.recovery import Undecidable, run
 from rollproof.properties.machine.chaos import DyingPlane
+from rollproof.properties.machine.faults import Armed, Fault, FaultyPlane
 from rollproof.properties.machine.model import RolloutPlan, group_of
 from rollproof.properties.recording import published_rows
 from rollproof.properties.tensors import row_fields
@@ -101,6 +103,93 @@ def test_a_finalizer_that_dies_is_recovered(queue, name, alone, operation, tmp_p
     assert [outcome.error for outcome in found.values()] == [None] * len(GROUPS)
     assert any(outcome.recoveries for outcome in found.values())
     assert published(queue, name) == alone[1:]
+
+
+@pytest.mark.parametrize("operation", ["get", "clear"])
+def test_a_finalizer_that_hangs_is_recovered_while_others_work(queue, name, alone, operation, tmp_path):
+    """Its group comes out although the other finalizer never runs out of work."""
+    marker = tmp_path / "hung"
+    pool = FinalizerPool(
+        settings(DyingPlane(queue, operation, str(marker), hangs=True), name), size=2, in_flight=3, timeout_s=3.0
+    )
+    stage(queue, name)
+    found = {}
+
+    def requests():
+        yield from (group.request for group in GROUPS)
+        for number in range(len(GROUPS), 5_000):
+            if named <= found.keys():
+                return
+            yield group_of(number, [RolloutPlan(((0, 1),), "no receipt")], []).request
+
+    named = {group.request.group_id for group in GROUPS}
+    try:
+        for outcome in pool.finalize(requests()):
+            found[outcome.request.group_id] = outcome
+    finally:
+        pool.close()
+    assert marker.exists()
+    assert [outcome.error for outcome in found.values()] == [None] * len(found)
+    recovered = [one for one, outcome in found.items() if outcome.recoveries]
+    assert 1 <= len(recovered) < len(found)
+    assert len(GROUPS) < len(found) < 5_000
+    assert published(queue, name) == alone[1:]
+
+
+def faulty(queue, *armed):
+    plane = FaultyPlane(queue)
+    plane.arm(list(armed))
+    return plane
+
+
+def test_a_group_that_is_given_up_can_still_be_recovered(queue, name, alone):
+    """Every put breaks off half-way: what is left is whole staging and a part of the rows."""
+    stage(queue, name)
+    plane = faulty(queue, *(Armed("put", index, Fault.HALF, 1) for index in range(10)))
+    wide = next(group for group in GROUPS if len(group.sample_ids) > 1)
+    pool = FinalizerPool(settings(plane, name), size=1, in_flight=1, max_recoveries=2)
+    (outcome,) = pool.finalize([wide.request])
+    pool.close()
+    assert (outcome.request, outcome.group, outcome.recoveries) == (wide.request, None, 2)
+    assert type(outcome.error) is PublishError
+    assert "injected break-off" in str(outcome.error.__cause__)
+    recovery = settings(queue, name).recovery()
+    holding = recovery.holding(wide.request)
+    assert 0 < holding.rows < holding.of_rows
+    assert holding.staged == holding.of_staged > 0
+    finalizer = settings(queue, name).reassembler()
+    for group in GROUPS:
+        recovery.recover(group.request, finalizer)
+    assert published(queue, name) == alone[1:]
+
+
+def test_a_recovery_whose_read_fails_is_tried_again(queue, name, alone):
+    """Its group's fate is as unknown as before, whatever the error: it must not be finalized blindly."""
+    stage(queue, name)
+    group = GROUPS[0]
+    reads = len(group.sample_ids)
+    plane = faulty(queue, Armed("put", 0, Fault.TIME_OUT, 0), Armed("get", reads, Fault.REFUSE, 0))
+    pool = FinalizerPool(settings(plane, name), size=1, in_flight=1)
+    (outcome,) = pool.finalize([group.request])
+    pool.close()
+    assert (outcome.error, outcome.recoveries) == (None, 2)
+    plane = faulty(queue, *(Armed("get", index, Fault.REFUSE, 0) for index in range(10)))
+    pool = FinalizerPool(settings(plane, name), size=1, in_flight=1)
+    (outcome,) = pool.finalize([GROUPS[1].request])
+    pool.close()
+    assert (type(outcome.error), outcome.recoveries) == (ConnectionError, 0), "nothing was written: no recovery"
+
+
+def test_what_nobody_can_decide_is_given_up_at_once(queue, name):
+    """The put was half done, and staging is gone."""
+    stage(queue, name)
+    wide = next(group for group in GROUPS if len(group.sample_ids) > 1)
+    queue.clear_samples(sorted(wide.rows), f"{name}/staging")
+    plane = faulty(queue, Armed("put", 0, Fault.REFUSE, 0))
+    pool = FinalizerPool(settings(plane, name), size=1, in_flight=1)
+    (outcome,) = pool.finalize([wide.request])
+    pool.close()
+    assert (type(outcome.error), outcome.recoveries) == (Undecidable, 1)
 
 
 def test_what_a_pool_refuses(queue):

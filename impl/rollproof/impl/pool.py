@@ -7,15 +7,19 @@ is; ``rollproof.impl.recovery`` decides by what the data plane holds, on a fresh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import define, field, frozen
 
 from rollproof.impl.outcomes import FinalizedGroup
 from rollproof.impl.reassembler import CleanupError, PublishError, RolloutReassembler
-from rollproof.impl.recovery import Recovery, run
+from rollproof.impl.recovery import Recovery, Undecidable, run
 from rollproof.spec.records import GroupRequest
+
+START_S: Final = 300.0
+"""How long an actor may take to start: Ray may have to wait for a processor, and its process to import torch."""
 
 
 @frozen(eq=False)
@@ -65,7 +69,10 @@ class Finalizer:
 
 @frozen(eq=False)
 class Outcome:
-    """What became of one request: a group, or the error after which the pool gave up on it."""
+    """What became of one request: a group, or the error after which the pool gave up on it.
+
+    An error after recoveries leaves a group whose fate is unknown, whatever error it is: it is for ``Recovery``.
+    """
 
     request: GroupRequest
     group: FinalizedGroup | None
@@ -77,16 +84,32 @@ class Outcome:
 @frozen(eq=False)
 class _Call:
     request: GroupRequest
-    actor: Any
     recoveries: int = 0
+
+
+@define(eq=False)
+class _Running:
+    """One finalizer: its actor, and what it was given."""
+
+    actor: Any
+    starting: Any
+    """The reference that is there once the actor has started; then None."""
+    calls: dict[Any, _Call] = field(factory=dict)
+    since: float = field(factory=time.monotonic)
+    """When it started, was given something to do, or finished a call, whichever was last."""
+
+    def left(self, timeout_s: float) -> float:
+        """Seconds until it counts as hanging."""
+        return self.since + (timeout_s if self.starting is None else START_S) - time.monotonic()
 
 
 @define(eq=False)
 class FinalizerPool:
     """``size`` finalizers, with at most ``in_flight`` groups between them.
 
-    A finalizer that finishes nothing for ``timeout_s`` seconds is killed, and its groups are recovered; so is a group
-    after ``PublishError`` or ``CleanupError``, ``max_recoveries`` times at most. Close the pool to stop its actors.
+    A finalizer that has something to do and finishes nothing for ``timeout_s`` seconds is killed, and its groups are
+    recovered. So is a group after ``PublishError`` or ``CleanupError``, and after any other error of a recovery but
+    ``Undecidable``: ``max_recoveries`` times at most. Close the pool to stop its actors.
     """
 
     settings: FinalizerSettings
@@ -96,96 +119,122 @@ class FinalizerPool:
     max_recoveries: int = 3
     num_cpus: float = 1.0
     """What each actor asks of the Ray cluster."""
-    _actors: list[Any] = field(factory=list, init=False)
-    _calls: dict[Any, _Call] = field(factory=dict, init=False)
+    _running: list[_Running] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.size < 1 or self.in_flight < self.size:
             raise ValueError("a pool has at least one finalizer, and at least one group in flight for each")
-        self._actors = [self._start() for _ in range(self.size)]
+        self._running = [self._start() for _ in range(self.size)]
 
     def finalize(self, requests: Iterable[GroupRequest]) -> Iterator[Outcome]:
         """Finalize groups, in the order in which they come to an end.
 
         Requests are taken as finalizers have room, so a source that is slow, or large, is never run ahead of.
         """
-        import ray
-
         source = iter(requests)
         more = True
-        while more or self._calls:
-            while more and len(self._calls) < self.in_flight:
+        while True:
+            while more and sum(len(one.calls) for one in self._running) < self.in_flight:
                 request = next(source, None)
                 more = request is not None
                 if request is not None:
                     self._submit(request, 0)
-            if not self._calls:
+            if not any(one.calls for one in self._running):
                 return
-            done, _ = ray.wait(list(self._calls), num_returns=1, timeout=self.timeout_s)
-            if done:
-                yield from self._finished(done[0])
-            else:
-                for actor in {call.actor for call in self._calls.values()}:
-                    yield from self._replace(actor, TimeoutError(f"nothing finished in {self.timeout_s} s"))
+            yield from self._wait()
 
     def close(self) -> None:
         """Kill the actors. Groups in flight are left to ``Recovery``."""
         import ray
 
-        for actor in self._actors:
-            ray.kill(actor)
-        self._actors, self._calls = [], {}
+        for one in self._running:
+            ray.kill(one.actor)
+        self._running = []
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self) -> Any:
+    def _start(self) -> _Running:
         import ray
 
-        actor: Any = ray.remote(Finalizer)
-        return actor.options(num_cpus=self.num_cpus, max_restarts=0, max_task_retries=0).remote(self.settings)
+        finalizer: Any = ray.remote(Finalizer)
+        options = finalizer.options(num_cpus=self.num_cpus, max_restarts=0, max_task_retries=0)
+        actor = options.remote(self.settings)
+        return _Running(actor, actor.__ray_ready__.remote())
 
     def _submit(self, request: GroupRequest, recoveries: int) -> None:
-        busy = [call.actor for call in self._calls.values()]
-        actor = min(self._actors, key=busy.count)
-        method = actor.recover if recoveries else actor.finalize
-        self._calls[method.remote(request)] = _Call(request, actor, recoveries)
+        one = min(self._running, key=lambda running: len(running.calls))
+        if not one.calls:
+            one.since = time.monotonic()
+        method = one.actor.recover if recoveries else one.actor.finalize
+        one.calls[method.remote(request)] = _Call(request, recoveries)
 
-    def _finished(self, reference: Any) -> Iterator[Outcome]:
-        """A call that has come to an end, well or not."""
+    def _wait(self) -> list[Outcome]:
+        """Until a call is over or a finalizer hangs: what came of it."""
         import ray
 
-        call = self._calls[reference]
+        busy = [one for one in self._running if one.calls]
+        waiting = {reference: one for one in busy for reference in one.calls}
+        waiting |= {one.starting: one for one in busy if one.starting is not None}
+        patience = max(0.0, min(one.left(self.timeout_s) for one in busy))
+        done, _ = ray.wait(list(waiting), timeout=patience)
+        outcomes = self._finished(waiting[done[0]], done[0]) if done else []
+        for one in busy:
+            # Whoever takes the outcomes may be slow: calls that are over by now do not hang.
+            late = one.calls and one in self._running and one.left(self.timeout_s) <= 0
+            if late and not ray.wait(list(one.calls), timeout=0)[0]:
+                outcomes += self._replace(one, TimeoutError(f"a finalizer finished nothing in {self.timeout_s:g} s"))
+        return outcomes
+
+    def _finished(self, one: _Running, reference: Any) -> list[Outcome]:
+        """A call that has come to an end, well or not, or an actor that has started."""
+        import ray
+
+        one.since = time.monotonic()
+        if reference == one.starting:
+            one.starting = None
+            return []
+        call = one.calls[reference]
         try:
             group: FinalizedGroup = ray.get(reference)
         except ray.exceptions.RayActorError as error:
-            yield from self._replace(call.actor, error)
+            return self._replace(one, error)
         except Exception as error:
-            del self._calls[reference]
-            if isinstance(error, PublishError | CleanupError):
-                yield from self._again(call, error)
-            else:
-                yield Outcome(call.request, None, error, call.recoveries)
-        else:
-            del self._calls[reference]
-            yield Outcome(call.request, group, None, call.recoveries)
+            del one.calls[reference]
+            own: Exception = getattr(error, "cause", error)
+            if own is not error:
+                # Ray's error tells where in the actor it was raised, and from what.
+                own.__cause__ = error
+            return self._failed(call, own)
+        del one.calls[reference]
+        return [Outcome(call.request, group, None, call.recoveries)]
 
-    def _replace(self, actor: Any, error: Exception) -> Iterator[Outcome]:
+    def _replace(self, one: _Running, error: Exception) -> list[Outcome]:
         """A dead actor, or one that is to die: another takes its place, and its groups are recovered."""
         import ray
 
-        ray.kill(actor)
-        self._actors = [self._start() if one is actor else one for one in self._actors]
-        for reference in [one for one, call in self._calls.items() if call.actor is actor]:
-            call = self._calls.pop(reference)
+        ray.kill(one.actor)
+        self._running[self._running.index(one)] = self._start()
+        outcomes = []
+        for reference, call in one.calls.items():
             try:
                 # Waits until the call is over: an actor that still runs must not meet its own recovery.
-                yield Outcome(call.request, ray.get(reference), None, call.recoveries)
+                group: FinalizedGroup = ray.get(reference)
             except Exception:
-                yield from self._again(call, error)
+                outcomes += self._again(call, error)
+            else:
+                outcomes.append(Outcome(call.request, group, None, call.recoveries))
+        return outcomes
 
-    def _again(self, call: _Call, error: Exception) -> Iterator[Outcome]:
+    def _failed(self, call: _Call, error: Exception) -> list[Outcome]:
+        """A call that ended in an error of the finalizer or the data plane."""
+        unknown = isinstance(error, PublishError | CleanupError) or call.recoveries > 0
+        if unknown and not isinstance(error, Undecidable):
+            return self._again(call, error)
+        return [Outcome(call.request, None, error, call.recoveries)]
+
+    def _again(self, call: _Call, error: Exception) -> list[Outcome]:
         """Recover a group, or give it up."""
-        if call.recoveries < self.max_recoveries:
-            self._submit(call.request, call.recoveries + 1)
-        else:
-            yield Outcome(call.request, None, error, call.recoveries)
+        if call.recoveries == self.max_recoveries:
+            return [Outcome(call.request, None, error, call.recoveries)]
+        self._submit(call.request, call.recoveries + 1)
+        return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,21 @@ from rollproof.properties.machine.faults import FAULTS, Armed, Crash, FaultyPlan
 
 @define(eq=False)
 class DyingPlane:
-    """Ends the process before its first ``operation``; the file ``marker`` says that it has done so already."""
+    """Ends the process before its first ``operation``; the file ``marker`` says that it has done so already.
+
+    With ``hangs`` it waits there without end.
+    """
 
     inner: Any
     operation: Operation
     marker: str
+    hangs: bool = False
 
     def _die(self, operation: Operation) -> None:
         if operation == self.operation and not Path(self.marker).exists():
             Path(self.marker).touch()
+            while self.hangs:
+                time.sleep(1)
             os._exit(1)
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
