@@ -31,14 +31,15 @@ class Reach:
     def units(self, mutant: Mutant) -> list[str]:
         """The units that could notice the mutant, the quickest first.
 
-        A line of a function is noticed by who runs it. What runs at import, or in a function called then, is noticed
-        by anyone who uses the module. Wrong implementations judge the invariants alone.
+        A line of a function is noticed by who runs it. What runs at import, or in a function called then, may be
+        noticed by any stream, and by who uses the module. Wrong implementations judge the invariants alone.
         """
         by_line = self.lines.get(mutant.module, {})
         rows = _statement(path_of(mutant.module).read_text(encoding="utf-8"), mutant.row)
         names = {name for row in rows or () for name in by_line.get(row, ())}
         if rows is None or "" in names:
-            names = {name for found in by_line.values() for name in found} - {""} or set(self.seconds)
+            reached = {name for found in by_line.values() for name in found} - {""}
+            names = reached | {name for name in self.seconds if not reached or name.startswith("stream ")}
         if not mutant.module.startswith(COMPLAINTS):
             names = {name for name in names if not name.startswith("wrong ")}
         return sorted(names, key=lambda name: (name.startswith("tests/"), self.seconds.get(name, 0.0), name))

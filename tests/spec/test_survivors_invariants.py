@@ -112,6 +112,14 @@ def test_growth_is_compared_exactly() -> None:
     most = math.floor(1000 * MAX_GROWTH * 7 / 3)
     assert complaint("LINEAGE-5", request, Accepted(()), Accepted((1000, most))) is None
     assert complaint("LINEAGE-5", request, Accepted(()), Accepted((1000, most + 1)))
+    assert complaint("LINEAGE-5", LinearizeGrowth(2, 4), Accepted(()), Accepted((10, 30))) is None
+
+
+@pytest.mark.parametrize("actual", ["duplicate_snapshot", "wrong_rollout"])
+def test_another_violation_is_noticed_whichever_comes_first_in_the_alphabet(actual: str) -> None:
+    expected = Refused("orphan_call")
+    assert complaint("LINEAGE-3", None, expected, Refused("orphan_call: c")) is None
+    assert complaint("LINEAGE-3", None, expected, Refused(actual))
 
 
 # ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,6 +253,19 @@ def test_a_column_of_another_dtype_or_rank_is_noticed(name: str) -> None:
         Tensor(right.dtype, (*right.shape, 1), right.data),
     ):
         assert complaint("GROUP-11", once(), published(), published(**{name: wrong}))
+
+
+@pytest.mark.parametrize("name", ["input_ids", "token_mask", "generation_logprobs"])
+def test_token_columns_that_differ_in_length_are_noticed(name: str) -> None:
+    right = COLUMNS[name]
+    wrong = Tensor.of(right.dtype, [*right.values(), 0], (3,))
+    assert complaint("GROUP-11", once(), published(), published(**{name: wrong}))
+    assert complaint("GROUP-11", once(), published(), published(input_lengths=Tensor.of("int64", [3], ())))
+
+
+def test_an_answer_that_ends_early_is_judged_as_far_as_it_goes() -> None:
+    twice = FinalizeGroups(ReassemblerConfig(), (GroupStep(REQUEST), GroupStep(REQUEST)))
+    assert complaint("GROUP-11", twice, published(), published()) is None
 
 
 @pytest.mark.parametrize("limit, truncated", [(1, True), (2, True), (3, False)])

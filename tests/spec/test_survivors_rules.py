@@ -16,6 +16,7 @@ from rollproof.spec.completion import trained_generation
 from rollproof.spec.constants import EXTRAS_DIGEST_VERSION, MEDIA_DIGEST_FIELDS
 from rollproof.spec.digest import call_digest, chain_digest
 from rollproof.spec.envelope import decode_routes
+from rollproof.spec.group import argument_error
 from rollproof.spec.lineage import linearize
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.records import GroupRequest, LinkSpan, RouteAssemblyPlan, RouteSpan, TrainedRow
@@ -68,6 +69,12 @@ def test_a_call_is_found_by_its_own_id(wanted: str, generated: tuple[int, ...] |
 
 def test_a_group_without_a_valid_row_falls_back_to_version_0() -> None:
     assert GroupRequest("g", ("g_g0",), ({},), (0.0,), (False,)).fallback_weight_version == 0
+
+
+@pytest.mark.parametrize("ids", [("g_g0", "g_g0"), ("g_g1", "g_g1", "g_g2")])
+def test_a_group_names_each_rollout_once(ids: tuple[str, ...]) -> None:
+    request = GroupRequest("g", ids, ({},) * len(ids), (0.0,) * len(ids), (False,) * len(ids))
+    assert argument_error(request) == "rollout_ids repeat"
 
 
 # ── staged rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,6 +179,13 @@ def test_bits_that_base64_leaves_unused_are_zero(last: str) -> None:
         decode_routes(f"nrlre1:int16:1x1x1:AA{last}=")
 
 
+def test_without_a_number_of_experts_every_int16_is_one() -> None:
+    check_ids(Tensor.of("int16", [0, 2**15 - 1], (1, 1, 2)), "r/a", None, allow_repeated_experts=False)
+    check_ids(Tensor.of("int16", [0, 2**15 - 1], (1, 1, 2)), "r/a", 2**15, allow_repeated_experts=False)
+    with pytest.raises(Rejected):
+        check_ids(Tensor.of("int16", [0, 2**15 - 1], (1, 1, 2)), "r/a", 2**15 - 1, allow_repeated_experts=False)
+
+
 @pytest.mark.parametrize("expert, held", [(-(2**15) - 1, False), (-(2**15), True), (2**15 - 1, True), (2**15, False)])
 def test_lists_hold_what_int16_holds(expert: int, held: bool) -> None:
     if held:
@@ -224,6 +238,11 @@ def item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, object
         "embedding_spans": runs,
         "imgs_sizes": [[1, 2]],
     }
+
+
+def test_a_placeholder_has_a_token() -> None:
+    with pytest.raises(ValueError, match="placeholder_length"):
+        parse_items([{**item(1, [18], [[1, 1]]), "placeholder_length": 0}])
 
 
 @pytest.mark.parametrize("digest", ["0" * 64, "f" * 64])
