@@ -66,9 +66,8 @@ def test_trees_that_are_full_and_that_are_not(chunks):
 
 
 @slow_to_trace
-def test_trees_of_more_than_one_level_of_programs(monkeypatch):
+def test_trees_whose_levels_take_more_than_one_program(monkeypatch):
     monkeypatch.setattr(kernels, "LANES", 8)
-    monkeypatch.setattr(kernels, "LEAVES", 4)
     data = random_bytes(17 * CHUNK + 1)
     assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
 

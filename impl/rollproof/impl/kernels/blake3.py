@@ -2,10 +2,11 @@
 
 A message is given as segments, host bytes and device tensors, that stand for their concatenation. A chunk of 1,024
 bytes that lies within one tensor is read where it is, at any byte offset; only the chunks that straddle a border are
-laid out anew, a few kilobytes. Each lane compresses one chunk, block by block; then every program reduces a subtree
-of ``LEAVES`` chaining values, so that a message of 64 MB takes two such levels.
+laid out anew, a few kilobytes. Each lane compresses one chunk, block by block; then one launch per level of the tree
+pairs neighbours, with the odd one carried up, which gives BLAKE3's tree: its left subtrees are complete.
 
-Pairing neighbours level by level, with the odd one carried up, gives BLAKE3's tree: its left subtrees are complete.
+Levels are launches, and not a loop unrolled in one program: that one takes a compiler minutes. Numbers that change from
+call to call are not specialized on, else each kind of them would be compiled anew.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ CHUNK: Final = 1024
 BLOCK: Final = 64
 """Bytes, as BLAKE3 has them."""
 LANES: Final = 128
-"""Chunks per program."""
-LEAVES: Final = 256
-"""Chaining values per program of a tree level."""
+"""Chunks, or pairs of chaining values, per program."""
 
 _CHUNK_START: Final = tl.constexpr(1)
 _CHUNK_END: Final = tl.constexpr(2)
@@ -101,6 +100,19 @@ def _word(at, shift, mask, SHIFTED: tl.constexpr):
 
 
 @triton.jit
+def _store(row, mask, h0, h1, h2, h3, h4, h5, h6, h7):
+    """One chaining value per lane."""
+    tl.store(row + 0, h0.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 1, h1.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 2, h2.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 3, h3.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 4, h4.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 5, h5.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 6, h6.to(tl.int32, bitcast=True), mask=mask)
+    tl.store(row + 7, h7.to(tl.int32, bitcast=True), mask=mask)
+
+
+@triton.jit(do_not_specialize=("shift", "first_chunk", "count", "last_chunk", "last_bytes", "longest"))
 def _chunks(
     data, shift, values, first_chunk, count, last_chunk, last_bytes, longest,
     SHIFTED: tl.constexpr, WIDTH: tl.constexpr,
@@ -154,73 +166,51 @@ def _chunks(
         h5 = tl.where(active, n5, h5)
         h6 = tl.where(active, n6, h6)
         h7 = tl.where(active, n7, h7)
-    row = values + chunk * 8
-    tl.store(row + 0, h0.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 1, h1.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 2, h2.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 3, h3.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 4, h4.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 5, h5.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 6, h6.to(tl.int32, bitcast=True), mask=mask)
-    tl.store(row + 7, h7.to(tl.int32, bitcast=True), mask=mask)
+    _store(values + chunk * 8, mask, h0, h1, h2, h3, h4, h5, h6, h7)
 
 
-@triton.jit
-def _subtrees(values, total, roots, LEVELS: tl.constexpr):
-    """The roots of the subtrees over every ``2**LEVELS`` of ``total`` chaining values."""
-    program = tl.program_id(0).to(tl.int64)
-    width: tl.constexpr = 2**LEVELS
-    index = program * width + tl.arange(0, width)
-    mask = index < total
-    row = values + index * 8
-    h0 = tl.load(row + 0, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h1 = tl.load(row + 1, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h2 = tl.load(row + 2, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h3 = tl.load(row + 3, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h4 = tl.load(row + 4, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h5 = tl.load(row + 5, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h6 = tl.load(row + 6, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    h7 = tl.load(row + 7, mask=mask, other=0).to(tl.uint32, bitcast=True)
-    count = tl.minimum(total - program * width, width)
-    whole = total <= width
-    for level in tl.static_range(LEVELS):
-        half: tl.constexpr = 2 ** (LEVELS - level - 1)
-        l0, r0 = tl.split(tl.reshape(h0, (half, 2)))
-        l1, r1 = tl.split(tl.reshape(h1, (half, 2)))
-        l2, r2 = tl.split(tl.reshape(h2, (half, 2)))
-        l3, r3 = tl.split(tl.reshape(h3, (half, 2)))
-        l4, r4 = tl.split(tl.reshape(h4, (half, 2)))
-        l5, r5 = tl.split(tl.reshape(h5, (half, 2)))
-        l6, r6 = tl.split(tl.reshape(h6, (half, 2)))
-        l7, r7 = tl.split(tl.reshape(h7, (half, 2)))
-        flags = tl.full(l0.shape, _PARENT, tl.uint32) | tl.where(whole & (count == 2), _ROOT, 0).to(tl.uint32)
-        zero = tl.full(l0.shape, 0, tl.uint32)
-        i0, i1, i2, i3, i4, i5, i6, i7 = _initial(l0)
-        n0, n1, n2, n3, n4, n5, n6, n7 = _compress(
-            i0, i1, i2, i3, i4, i5, i6, i7,
-            l0, l1, l2, l3, l4, l5, l6, l7,
-            r0, r1, r2, r3, r4, r5, r6, r7,
-            zero, zero, zero + 64, flags,
-        )  # fmt: skip
-        paired = 2 * tl.arange(0, half) + 1 < count
-        h0 = tl.where(paired, n0, l0)
-        h1 = tl.where(paired, n1, l1)
-        h2 = tl.where(paired, n2, l2)
-        h3 = tl.where(paired, n3, l3)
-        h4 = tl.where(paired, n4, l4)
-        h5 = tl.where(paired, n5, l5)
-        h6 = tl.where(paired, n6, l6)
-        h7 = tl.where(paired, n7, l7)
-        count = (count + 1) // 2
-    one = roots + program * 8 + tl.arange(0, 1)
-    tl.store(one + 0, h0.to(tl.int32, bitcast=True))
-    tl.store(one + 1, h1.to(tl.int32, bitcast=True))
-    tl.store(one + 2, h2.to(tl.int32, bitcast=True))
-    tl.store(one + 3, h3.to(tl.int32, bitcast=True))
-    tl.store(one + 4, h4.to(tl.int32, bitcast=True))
-    tl.store(one + 5, h5.to(tl.int32, bitcast=True))
-    tl.store(one + 6, h6.to(tl.int32, bitcast=True))
-    tl.store(one + 7, h7.to(tl.int32, bitcast=True))
+@triton.jit(do_not_specialize=("count",))
+def _parents(values, count, parents, WIDTH: tl.constexpr):
+    """The next level of the tree over ``count`` chaining values, one pair per lane; an odd one is carried up."""
+    lane = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    there, paired = 2 * lane < count, 2 * lane + 1 < count
+    left, right = values + lane * 16, values + lane * 16 + 8
+    l0 = _word(left + 0, 0, there, False)
+    l1 = _word(left + 1, 0, there, False)
+    l2 = _word(left + 2, 0, there, False)
+    l3 = _word(left + 3, 0, there, False)
+    l4 = _word(left + 4, 0, there, False)
+    l5 = _word(left + 5, 0, there, False)
+    l6 = _word(left + 6, 0, there, False)
+    l7 = _word(left + 7, 0, there, False)
+    flags = tl.where(lane * 0 + count == 2, _PARENT | _ROOT, _PARENT).to(tl.uint32)
+    zero = tl.full(l0.shape, 0, tl.uint32)
+    i0, i1, i2, i3, i4, i5, i6, i7 = _initial(l0)
+    n0, n1, n2, n3, n4, n5, n6, n7 = _compress(
+        i0, i1, i2, i3, i4, i5, i6, i7,
+        l0, l1, l2, l3, l4, l5, l6, l7,
+        _word(right + 0, 0, paired, False),
+        _word(right + 1, 0, paired, False),
+        _word(right + 2, 0, paired, False),
+        _word(right + 3, 0, paired, False),
+        _word(right + 4, 0, paired, False),
+        _word(right + 5, 0, paired, False),
+        _word(right + 6, 0, paired, False),
+        _word(right + 7, 0, paired, False),
+        zero, zero, zero + 64, flags,
+    )  # fmt: skip
+    _store(
+        parents + lane * 8,
+        there,
+        tl.where(paired, n0, l0),
+        tl.where(paired, n1, l1),
+        tl.where(paired, n2, l2),
+        tl.where(paired, n3, l3),
+        tl.where(paired, n4, l4),
+        tl.where(paired, n5, l5),
+        tl.where(paired, n6, l6),
+        tl.where(paired, n7, l7),
+    )
 
 
 # ── the host's side ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,10 +239,9 @@ def blake3_hex(segments: Sequence[bytes | torch.Tensor], device: torch.device | 
     for run in _runs(parts, chunks, torch.device(device)):
         _hash_run(run, values, chunks - 1, total - (chunks - 1) * CHUNK)
     while len(values) > 1:
-        levels = (min(LEAVES, len(values)) - 1).bit_length()
-        roots = torch.empty((-(-len(values) >> levels), 8), dtype=torch.int32, device=device)
-        _subtrees[(len(roots),)](values, len(values), roots, LEVELS=levels)
-        values = roots
+        parents = torch.empty((-(-len(values) // 2), 8), dtype=torch.int32, device=device)
+        _parents[(triton.cdiv(len(parents), LANES),)](values, len(values), parents, WIDTH=LANES)
+        values = parents
     return values[0].view(torch.uint8).cpu().numpy().tobytes().hex()
 
 
