@@ -41,8 +41,8 @@ tests: setup
 	$(BIN)/coverage report --include='spec/*' --fail-under=95
 	$(BIN)/coverage report --include='impl/*' --fail-under=95
 
-bench: setup ## measure against the peer and the physical limits
-	$(BIN)/python -m benchmarks
+bench: setup ## measure against the peer and the physical limits, and write docs/evidence/speed.md (GPU=1: a device, too)
+	$(BIN)/python -m benchmarks $(if $(GPU),--gpu)
 
 MINUTES ?= 30
 

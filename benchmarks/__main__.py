@@ -1,6 +1,6 @@
-"""Run the measurements, print their tables, and store them as JSON under ``benchmarks/results/``.
+"""Run the measurements, print their tables, store them as JSON under ``benchmarks/results/``, and write their page.
 
-``python -m benchmarks [NAME …]``; without names, all of them.
+``python -m benchmarks [--gpu] [NAME …]``; without names, all of them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import click
 from rich.console import Console
 from rich.table import Table as RichTable
 
 import benchmarks
-from benchmarks import Table
+from benchmarks import Table, report
+from benchmarks.report import RESULTS
 
-RESULTS = Path(__file__).parent / "results"
 
-
-def measurements(names: Iterable[str] = ()) -> dict[str, Callable[[], Iterable[Table]]]:
-    """The ``main`` of every module of this package that has one, by module name."""
+def measurements(names: Iterable[str] = (), gpu: bool = False) -> dict[str, Callable[[], Iterable[Table]]]:
+    """The ``main`` of every module of this package that has one, by module name; with ``gpu``, those for a device."""
     wanted = set(names)
     found = {}
     for info in pkgutil.iter_modules(benchmarks.__path__):
         if info.name.startswith("_") or (wanted and info.name not in wanted):
             continue
-        main = getattr(importlib.import_module(f"benchmarks.{info.name}"), "main", None)
-        if main is not None:
+        module = importlib.import_module(f"benchmarks.{info.name}")
+        main = getattr(module, "main", None)
+        if main is not None and (gpu or not getattr(module, "NEEDS_CUDA", False)):
             found[info.name] = main
     return found
 
@@ -71,14 +72,13 @@ def show(console: Console, table: Table) -> None:
     console.print()
 
 
-def run(names: Iterable[str] = ()) -> int:
-    """Run measurements by name, all without names. Returns the exit status."""
+def run(names: Iterable[str] = (), gpu: bool = False) -> None:
+    """Run measurements by name, all without names, and store what each found. Raises ``click.ClickException``."""
     console = Console(width=None if sys.stdout.isatty() else 120)
-    found = measurements(names)
+    found = measurements(names, gpu)
     unknown = sorted(set(names) - found.keys())
     if unknown:
-        console.print(f"no measurement is called {', '.join(unknown)}", style="red")
-        return 2
+        raise Wrong(f"no measurement is called {', '.join(unknown)}{'' if gpu else ' (some need --gpu)'}")
     about = machine()
     console.print(", ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
     RESULTS.mkdir(exist_ok=True)
@@ -89,8 +89,29 @@ def run(names: Iterable[str] = ()) -> int:
             tables.append(attrs.asdict(table))
         stored = {"measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": about, "tables": tables}
         (RESULTS / f"{name}.json").write_text(json.dumps(stored, indent=2) + "\n")
-    return 0
+
+
+class Wrong(click.ClickException):
+    """A wrong call: one line, exit status 2."""
+
+    exit_code = 2
+
+
+@click.command
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--gpu", is_flag=True, help="Measure the CUDA device, too.")
+def command(names: tuple[str, ...], gpu: bool) -> None:
+    """Run the measurements by NAME, all without names, and write the page of all results.
+
+    The name "report" runs nothing and writes the page from what is stored.
+    """
+    if gpu and not importlib.import_module("torch").cuda.is_available():
+        raise Wrong("--gpu needs a CUDA device, and torch finds none")
+    if names != ("report",):
+        run(names, gpu)
+    for path in report.write():
+        click.echo(f"wrote {os.path.relpath(path)}")
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    command(prog_name="python -m benchmarks")

@@ -1,4 +1,4 @@
-"""Groups per second over the memory's data plane, over TransferQueue, and over TransferQueue with a pool of two."""
+"""How many groups per second over TransferQueue, with one finalizer and with a pool of two?"""
 
 from __future__ import annotations
 

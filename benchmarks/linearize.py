@@ -1,7 +1,8 @@
-"""From the staged columns of a rollout to its canonical row: ours against nemo-gym, against SHA-256 alone.
+"""How long does a rollout take, from its staged columns to its canonical row?
 
-Every contestant gets the same batched answer of the data plane and the same receipt. The canonical row is the token,
-mask and log-probability columns of the terminal chain, verified in the order of section 4.
+Ours against nemo-gym, and against SHA-256 alone. Every contestant gets the same batched answer of the data plane and
+the same receipt. The canonical row is the token, mask and log-probability columns of the terminal chain, verified in
+the order of section 4.
 """
 
 from __future__ import annotations

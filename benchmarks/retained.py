@@ -1,4 +1,4 @@
-"""What a generation cut keeps of a call's pixels: a copy that is compared byte for byte, or their hash.
+"""What does a generation cut cost that keeps a copy of a call's pixels, or their hash?
 
 The copy is staged at the cut, read back at the restore, and compared with the freshly processed pixels. The hash is
 staged instead; at the restore the fresh pixels are hashed again. Both run here in one process, where a copy costs no

@@ -1,8 +1,9 @@
-"""From a row's staged routes to its replay tensor: ours against nemo-gym's codec, against copying the result.
+"""How long does a row's replay tensor take, from its staged routes?
 
-Every contestant assembles the same row from the same fragments: most cover their call, some calls have none. nemo-gym
-offers the codec, the digest and the classification; what a framework does with them is written out here as plainly as
-they allow. Ours runs with everything that section 6 asks for, from the staged tensors and from the envelopes.
+Ours against nemo-gym's codec, and against copying the result. Every contestant assembles the same row from the same
+fragments: most cover their call, some calls have none. nemo-gym offers the codec, the digest and the classification;
+what a framework does with them is written out here as plainly as they allow. Ours runs with everything that section 6
+asks for, from the staged tensors and from the envelopes.
 """
 
 from __future__ import annotations
