@@ -148,6 +148,19 @@ def test_rows_that_another_client_put_in_two_dtypes_come_back_as_they_are(queue,
         read_scalars(answer, "one", torch.float64)
 
 
+def test_what_the_controller_forgets_of_such_a_row(queue, partition, client):
+    """No client can undo it: docs/operations.md. Once this fails, the queue has learned it."""
+    import transfer_queue
+
+    queue.put_samples(["whole"], partition, row(2))
+    transfer_queue.kv_batch_put(["half"], partition, row(2, ids=torch.ones(1, 2)), [{}])
+    assert told(queue.get_samples(["half"], partition, ["ids", "length"]))["length"][1] == [(torch.int64, 2)]
+    queue.clear_samples(["whole"], partition)
+    assert told(queue.get_samples(["half"], partition, ["ids", "length"])) == {"rows": 1}
+    transfer_queue.kv_batch_put(["third"], partition, row(2, ids=torch.ones(1, 2)), [{}])
+    assert told(queue.get_samples(["half"], partition, ["length"]))["length"][1] == [(torch.int64, 2)]
+
+
 def test_a_row_at_an_odd_address_is_moved():
     """Copied where it lies, it ends the process once it is long enough."""
     values = torch.arange(1000)

@@ -10,14 +10,22 @@ from hypothesis import Phase
 from rollproof.properties.adapters.ours import Ours
 from rollproof.properties.asking import ask
 from rollproof.properties.cli import main
-from rollproof.properties.dataplanes import MEMORY, TRANSFER_QUEUE, OwnPartitions, QueuePartitions, over
+from rollproof.properties.dataplanes import (
+    MEMORY,
+    TRANSFER_QUEUE,
+    OwnPartitions,
+    QueuePartitions,
+    mixes_dtypes,
+    over,
+)
 from rollproof.properties.errors import InputError
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.profiles import PROFILES
-from rollproof.properties.gate.run import Check, exercise, streams_for
+from rollproof.properties.gate.run import Check, both_answers, exercise, streams_for
 from rollproof.properties.strategies.recipes import realize_request
 from rollproof.spec.oracle import answer
-from rollproof.spec.requests import Area, FinalizeRollout
+from rollproof.spec.plane import Put
+from rollproof.spec.requests import Accepted, Area, Crashed, FinalizeGroups, FinalizeRollout
 from rollproof.spec.tensor import Tensor
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -47,6 +55,58 @@ def test_a_lost_row_is_found(on_queue, monkeypatch):
     monkeypatch.setattr(OwnPartitions, "get_samples", lambda self, ids, *rest: read(self, ids[:1], *rest))
     report = Check(on_queue, (Area.ROLLOUT,), PROFILES["quick"], 3, max_examples=2, shrink=False).run()
     assert not report.held
+
+
+def groups_in_two_dtypes():
+    """Requests in which groups that train were staged with pixels of different dtypes, one after the other."""
+    found = []
+
+    def keep(request) -> None:
+        if len(found) < 4 and isinstance(request, FinalizeGroups) and mixes_dtypes(request):
+            expected = answer(realize_request(request))
+            training = [step for step in getattr(expected, "value", ()) if step.group and step.group.valid_row_count]
+            if len(training) > 1:
+                found.append(request)
+
+    (stream,) = (one for one in streams_for([Area.MEDIA], Ours()) if one.name == "groups")
+    exercise(stream.strategy, keep, 300, 0, (Phase.generate,))
+    return stream, found
+
+
+def test_what_the_queue_forgets_is_declared(on_queue):
+    """Staged so by another client, a group's columns are gone once those of another dtype are cleared."""
+    stream, requests = groups_in_two_dtypes()
+    assert requests
+    check = Check(on_queue, (Area.MEDIA,), PROFILES["quick"], 0)
+    findings = [
+        finding
+        for request in requests
+        for finding in check.record(stream, request, *both_answers(on_queue, request), 0)
+    ]
+    assert findings
+    assert {finding.deviation for finding in findings} == {"transfer-queue-forgets-columns"}
+
+
+def test_nothing_else_is_excused(on_queue):
+    """Not the same answer without the cause, and not a row that trains wrongly with it."""
+    (forgets,) = (one for one in on_queue.deviations if one.area is Area.MEDIA)
+    _, (request, *_) = groups_in_two_dtypes()
+    expected = answer(realize_request(request))
+    nothing = Accepted(tuple(evolve(step, effects=()) for step in expected.value))
+    assert forgets.applies(request, expected, nothing)
+    alike = evolve(request.staging, rows={key: {} for key in request.staging.rows})
+    assert not forgets.applies(evolve(request, staging=alike), expected, nothing)
+    assert not forgets.applies(request, expected, Crashed("KeyError"))
+    wrong = [evolve(step, effects=tuple(map(with_other_tokens, step.effects))) for step in expected.value]
+    assert not forgets.applies(request, expected, Accepted(tuple(wrong)))
+
+
+def with_other_tokens(effect):
+    """A publication whose rows have another token."""
+    if not isinstance(effect, Put):
+        return effect
+    changed = Tensor.of("int64", [12345])
+    return evolve(effect, rows=tuple(evolve(row, columns={**row.columns, "input_ids": changed}) for row in effect.rows))
 
 
 def a_rollout(count: int) -> FinalizeRollout:
