@@ -10,6 +10,10 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from hypothesis import Phase
+from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 from junitparser import JUnitXml
 
 from rollproof.properties.adapters.ours import Ours
@@ -59,6 +63,23 @@ def test_same_seed_same_examples():
         return {key: (tally.driven, tally.right) for key, tally in report.codes.items()}, report.requests
 
     assert tallies(3) == tallies(3)
+
+
+def test_examples_do_not_depend_on_what_else_is_loaded(monkeypatch):
+    """Hypothesis mixes in constants of the modules that it takes for the user's own."""
+
+    def drawn():
+        found = []
+        exercise(
+            st.integers() | st.text() | st.floats(), lambda one: found.append(repr(one)), 300, 1, (Phase.generate,)
+        )
+        return found
+
+    before = drawn()
+    other = Constants(integers={2**70 + 3}, strings={"a constant"}, floats={0.12345})
+    monkeypatch.setattr(HypothesisProvider, "_local_constants", other)
+    monkeypatch.setattr(providers, "CONSTANTS_CACHE", {})
+    assert drawn() == before
 
 
 def test_growth_is_counted_the_same_every_time():

@@ -91,7 +91,7 @@ def test_streams_are_named_after_stage_and_code():
     names = [stream.name for stream in break_streams(Area.ROLLOUT)]
     assert "break:rollout:missing_staging_row" in names
     assert "break:rebuild:corrupt_digest" in names
-    assert "break:all:invalid_staging_row" in names
+    assert "break:row:surplus_token" in names
     assert all(stream.codes or ":all:" in stream.name for stream in break_streams(Area.LINEAGE))
 
 

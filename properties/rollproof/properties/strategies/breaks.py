@@ -22,6 +22,7 @@ from rollproof.properties.strategies.lineage_breaks import LINEAGE_EDITS
 from rollproof.properties.strategies.receipt_breaks import INVALID_RECEIPTS
 from rollproof.properties.strategies.requests import Stream
 from rollproof.properties.strategies.rollout_breaks import HARMLESS, HARMLESS_TO_LINEAGE, ROLLOUT_EDITS
+from rollproof.properties.strategies.row_breaks import INVALID_ROWS
 from rollproof.properties.strategies.snapshot_breaks import INVALID_SNAPSHOTS
 from rollproof.properties.strategies.values import Bytes, draw_bytes
 from rollproof.spec.rejections import Code, Stage
@@ -162,18 +163,17 @@ def harmless(area: Area) -> SearchStrategy[Request]:
     return _broken(histories(min_calls=2, min_chain=1), edits, area)
 
 
-MANY_WAYS: Final = {
-    Area.RECEIPT: (Code.INVALID_RECEIPT, 2.0),
-    Area.LINEAGE: (Code.INVALID_SNAPSHOT, 2.0),
-    Area.ROLLOUT: (Code.INVALID_STAGING_ROW, 3.0),
-}
+MANY_WAYS: Final = {Area.RECEIPT: (Code.INVALID_RECEIPT, 2.0), Area.LINEAGE: (Code.INVALID_SNAPSHOT, 2.0)}
 """Codes with so many ways to earn them that the few examples of one code's stream cannot show them all."""
 
 
 def break_streams(area: Area) -> Iterator[Stream]:
-    """One stream per code of an area, and one more, of greater weight, for the code with the most ways to earn it."""
+    """One stream per code of an area, and more for the code with the most ways to earn it."""
     for (where, code), make in BREAKS.items():
         if where is area:
             yield Stream(f"break:{code.stage}:{code.code}", area, make(), codes=(reason(area, code),))
-    code, weight = MANY_WAYS[area]
-    yield Stream(f"break:all:{code.code}", area, BREAKS[area, code](), weight)
+    if area in MANY_WAYS:
+        code, weight = MANY_WAYS[area]
+        yield Stream(f"break:all:{code.code}", area, BREAKS[area, code](), weight)
+    for edit in INVALID_ROWS if area is Area.ROLLOUT else ():
+        yield Stream(f"break:row:{edit.__name__}", area, _broken(_histories(Needs()), (edit,), area), 0.2)

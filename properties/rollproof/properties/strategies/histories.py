@@ -126,7 +126,8 @@ def draw_call(
     version = weight_version(decide)
     own_extras = decide.choose(EXTRAS) if extras is None else extras[0]
     ids = tuple(token_id(decide) for _ in range(carry + generation))
-    values = (0.0,) * carry + tuple(log_prob(decide) for _ in range(generation))
+    silent = decide.chance(16)
+    values = (0.0,) * carry + tuple(0.0 if silent else log_prob(decide) for _ in range(generation))
     mask = (0.0,) * carry + (1.0,) * generation
     if model is not None:
         source = model.staged

@@ -25,7 +25,6 @@ from rollproof.properties.strategies.pair_breaks import (
     other_rollout,
     receipt_field,
     retokenized,
-    shift,
     staged_cum_len,
     staged_hash,
     staged_mode,
@@ -61,12 +60,23 @@ def parent_unknown(draft: Draft, decide: Bytes) -> None:
     draft.amend(index, parent_call_id=decide.choose(("elsewhere", draft.calls[index].id + "/", "\x00 ")))
 
 
-def starts_elsewhere(draft: Draft, decide: Bytes) -> None:
-    """A call starts before or after the end of its parent."""
+def starts_late(draft: Draft, decide: Bytes) -> None:
+    """A call starts after the end of its parent."""
+    start_at(draft, index := draft.child(decide), draft.calls[index].staged.prev_len + decide.choose((1, 2, 5, 1000)))
+
+
+def starts_early(draft: Draft, decide: Bytes) -> None:
+    """A call starts before the end of its parent."""
     index = draft.child(decide)
-    staged = draft.calls[index].staged
-    by = shift(staged.prev_len, decide)
-    draft.amend(index, prev_len=staged.prev_len + by, cum_len=staged.cum_len + by)
+    prev_len = draft.calls[index].staged.prev_len
+    if prev_len == 1:
+        raise Inapplicable
+    start_at(draft, index, decide.choose((prev_len - 1, 1)))
+
+
+def start_at(draft: Draft, index: int, prev_len: int) -> None:
+    """The call has this prev_len, here and in the manifest."""
+    draft.amend(index, prev_len=prev_len, cum_len=prev_len + draft.calls[index].staged.delta_len)
 
 
 def circle(draft: Draft, decide: Bytes) -> None:
@@ -168,7 +178,7 @@ LINEAGE_EDITS: Final[dict[Code, tuple[Edit, ...]]] = {
     Code.INVALID_SNAPSHOT: INVALID_SNAPSHOTS,
     Code.CORRUPT_DIGEST: (tampered, forged_digest, forged_hash),
     Code.MISSING_PARENT: (parent_dropped, parent_unknown),
-    Code.PARENT_LENGTH_MISMATCH: (starts_elsewhere,),
+    Code.PARENT_LENGTH_MISMATCH: (starts_late, starts_early),
     Code.LINEAGE_CYCLE: (circle,),
     Code.MISSING_TERMINAL: (unknown_terminal,),
     Code.CHAIN_HASH_MISMATCH: (unchained,),

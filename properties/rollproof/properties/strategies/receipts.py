@@ -12,9 +12,11 @@ from rollproof.properties.strategies.breaks import break_streams
 from rollproof.properties.strategies.draft import Draft
 from rollproof.properties.strategies.histories import histories
 from rollproof.properties.strategies.hostile import hostile_receipts, odd_values, receipt_texts
+from rollproof.properties.strategies.receipt_breaks import RECEIPT_VALUES, ROW_VALUES, replace
 from rollproof.properties.strategies.requests import Stream
 from rollproof.properties.strategies.rollout_breaks import failed, poisoned
 from rollproof.properties.strategies.values import draw_bytes
+from rollproof.properties.strategies.worked import WORKED_EXAMPLE
 from rollproof.spec.requests import Area, ParseReceipt
 
 COERCIBLE: Final[dict[str, tuple[Any, ...]]] = {
@@ -48,6 +50,22 @@ def coerced(draw: DrawFn) -> ParseReceipt:
     return ParseReceipt(receipt)
 
 
+def outside(own: bool, name: str, value: Any) -> ParseReceipt:
+    """A valid receipt but for ``value`` in the field ``name``, its own or its last manifest row's."""
+    draft = Draft.of(WORKED_EXAMPLE)
+    replace(draft.receipt if own else draft.manifest[-1], name, value)
+    return draft.parse()
+
+
+OUTSIDE: Final = tuple(
+    (own, name, value)
+    for own, table in ((True, RECEIPT_VALUES), (False, ROW_VALUES))
+    for name, values in table.items()
+    for value in values
+)
+"""Each value that a field may not have, once: Hypothesis draws none of them twice."""
+
+
 @st.composite
 def unsuccessful(draw: DrawFn) -> ParseReceipt:
     """A valid receipt of a rollout that failed, or whose capture cannot be trusted."""
@@ -64,6 +82,8 @@ def streams(area: Area) -> Iterator[Stream]:
     yield Stream("valid", area, histories().map(lambda history: ParseReceipt(history.raw_receipt())), 2.0)
     yield Stream("valid:failed", area, unsuccessful())
     yield from break_streams(area)
+    values = st.sampled_from(OUTSIDE).map(lambda cell: outside(*cell))
+    yield Stream("break:values", area, values, 6.0)
     yield Stream("break:types", area, coerced())
     yield Stream("hostile", area, hostile_receipts(), 4.0)
     yield Stream("hostile:text", area, receipt_texts())

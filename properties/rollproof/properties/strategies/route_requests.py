@@ -184,7 +184,7 @@ def streams(area: Area) -> Iterator[Stream]:
     for name, base in (("direct", DIRECT), ("deferred", DEFERRED)):
         yield stream(f"{name} rollouts", rollout_requests(base))
         yield stream(f"{name} histories", history_requests(base))
-        yield stream(f"{name} groups", group_requests(base), 0.5)
+        yield stream(f"{name} groups", group_requests(base))
     for reason in ROLLOUT_BREAKS:
         yield stream(f"break:routes:{reason}", rollout_requests(DIRECT, reason), codes=(reason,))
     yield stream("replayed groups", replays(), 0.5)

@@ -71,14 +71,29 @@ def vector_shape(draft: Draft, decide: Bytes) -> None:
     draft.put_column(index, name, Tensor(column.dtype, shape, b"" if 0 in shape else column.data))
 
 
-def column_length(draft: Draft, decide: Bytes) -> None:
-    """A token column or a digest is one element longer or shorter than the row says."""
-    index, name = draft.pick(decide), decide.choose((*TOKEN_COLUMNS, *DIGEST_COLUMNS))
+def digest_length(draft: Draft, decide: Bytes) -> None:
+    """A digest is one byte longer or shorter."""
+    resize(draft, draft.pick(decide), decide.choose(tuple(DIGEST_COLUMNS)), decide.choose((1, -1)))
+
+
+def surplus_token(draft: Draft, decide: Bytes) -> None:
+    """A token column is one element longer than the row says: one zero."""
+    resize(draft, draft.pick(decide), decide.choose(tuple(TOKEN_COLUMNS)), 1)
+
+
+def lost_token(draft: Draft, decide: Bytes) -> None:
+    """A token column is one element shorter than the row says."""
+    index = draft.pick(decide, lambda call: call.staged.delta_len > 1)
+    resize(draft, index, decide.choose(tuple(TOKEN_COLUMNS)), -1)
+
+
+def resize(draft: Draft, index: int, name: str, by: int) -> None:
+    """Make a column one zero longer, or one element shorter."""
     column = current(draft, index, name)
     if column.count == 0:
         raise Inapplicable
     size = len(column.data) // column.count
-    data = column.data + bytes(size) if column.count == 1 or decide.chance(128) else column.data[:-size]
+    data = column.data + bytes(size) if by > 0 else column.data[:-size]
     draft.put_column(index, name, Tensor(column.dtype, (1, len(data) // size), data))
 
 
@@ -236,7 +251,9 @@ INVALID_ROWS: Final[tuple[Edit, ...]] = (
     float64_log_probs,
     scalar_shape,
     vector_shape,
-    column_length,
+    digest_length,
+    surplus_token,
+    lost_token,
     scalar_value,
     scalar_contradiction,
     flag_off,

@@ -12,12 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
-from unittest.mock import patch
 
 from attrs import field, frozen
 from hypothesis import Phase
 from hypothesis.errors import Flaky
-from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 from rollproof.properties.adapters.nemo_gym_examples import EXAMPLES, area_of
 from rollproof.properties.asking import ask
@@ -118,16 +116,7 @@ class Goal:
 
 
 def export(area: Area, seed: int = 0) -> VectorFile:
-    """The vectors of one area, the same for the same seed.
-
-    Hypothesis mixes in constants that it finds in whatever modules are loaded; here it does not.
-    """
-    with patch.object(HypothesisProvider, "_maybe_draw_constant", return_value=None):
-        return choose(area, seed)
-
-
-def choose(area: Area, seed: int) -> VectorFile:
-    """The vectors of one area."""
+    """The vectors of one area, the same for the same seed."""
     candidates = draw(area, seed)
     notes: dict[str, Note] = {}
     flags: defaultdict[str, list[str]] = defaultdict(list)
