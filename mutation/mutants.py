@@ -26,8 +26,12 @@ from mutation import ROOT
 Position = tuple[int, int]
 """A line, counted from 1, and a column, counted from 0."""
 
-LEFT_OUT: Final = ("impl/rollproof/impl/dataplane/transfer_queue.py", "impl/rollproof/impl/kernels/")
-"""What cannot run here: a client of a Ray service, and code for a GPU."""
+LEFT_OUT: Final = (
+    "impl/rollproof/impl/dataplane/transfer_queue.py",
+    "impl/rollproof/impl/pool.py",
+    "impl/rollproof/impl/kernels/",
+)
+"""What cannot run here: clients of Ray services, and code for a GPU."""
 
 WORDING: Final = {"show", "describe", "__repr__", "__str__"}
 """Functions that only word a value for a message."""

@@ -27,7 +27,7 @@ An endless loop counts as noticed.
 
 Left out is what is no behaviour: annotations, docstrings, `TYPE_CHECKING`, the `*` between parameters, the wording of
 messages after the normative part of a reason, and changes that do not compile. Left out is also what needs a service
-or a GPU: the TransferQueue client and the Triton kernels.
+or a GPU: the TransferQueue client, the pool on Ray and the Triton kernels.
 
 The sample is drawn uniformly from all mutants, by seed 0, and tried in the order drawn: what was tried so far is a
 uniform sample too. *Killed* counts against all that were tried; the *score* leaves out those that are equivalent, each

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,17 @@ import pytest
 import torch
 from attrs import evolve
 
+from rollproof.impl import retained
 from rollproof.impl.assembly import RouteFragment, routed_extras_digest
 from rollproof.impl.completion import check_completion
 from rollproof.impl.group import argument_error
+from rollproof.impl.outcomes import FinalizedGroup
+from rollproof.impl.rollout import _expect_same
 from rollproof.impl.spans import check_items, read_items
 from rollproof.spec.completion import check_completion as spec_check_completion
 from rollproof.spec.digest import extras_digest
 from rollproof.spec.records import Completion, Cut, GroupRequest, LinkSpan, TrainedRow
+from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.spans import check_tokens, parse_items, placeholder_digest
 
 # ── completion ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,3 +140,45 @@ def test_lists_of_any_rank_digest_as_extras_do(shape: tuple[int, ...], metadata:
     routes = torch.arange(-1, 5, dtype=torch.int16)[: math.prod(shape)].reshape(shape)
     extras = {**(json.loads(metadata) or {}), "routed_experts": routes.tolist()}
     assert routed_extras_digest(RouteFragment(routes, 2, metadata)) == extras_digest(extras)
+
+
+def test_a_token_of_many_experts_is_hashed_in_parts() -> None:
+    """2.3 MB as lists for one token, which is more than a chunk."""
+    routes = torch.zeros((1, 2**10, 2**8), dtype=torch.int16)
+    assert routed_extras_digest(RouteFragment(routes, 2, b"null")) == extras_digest({"routed_experts": routes.tolist()})
+    tracemalloc.start()
+    routed_extras_digest(RouteFragment(routes, 2, b"null"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+# ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("found, subject", [(["b", "b", "c"], "c0"), (["a", "a", "c"], "c1"), (["a", "b", "b"], "c2")])
+def test_the_first_row_that_is_another_is_named(found: list[str], subject: str) -> None:
+    receipt: Any = SimpleNamespace(call_ids=["c0", "c1", "c2"])
+    with pytest.raises(Rejected) as caught:
+        _expect_same(receipt, found, ["a", "b", "c"], Code.CALL_ID_MISMATCH)
+    assert caught.value.subject == subject
+    _expect_same(receipt, ["a", "b", "c"], ["a", "b", "c"], Code.CALL_ID_MISMATCH)
+
+
+def test_a_group_has_nothing_in_it_until_it_is_said() -> None:
+    group = FinalizedGroup(None, 0, 0, [])
+    assert (group.canonical_output_tokens, group.valid_row_count, group.total_row_count) == (0, 0, 0)
+    assert (group.metrics, group.dropped, group.drop_reason) == ({}, False, None)
+
+
+# ── retained media ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 8), (1, 64, 3), (40,)])
+def test_what_has_to_be_laid_out_anew_is_so_piece_by_piece(shape: tuple[int, ...], monkeypatch: Any) -> None:
+    monkeypatch.setattr(retained, "_PIECE", 64)
+    tensor = torch.arange(2.0 * math.prod(shape)).reshape(*shape, 2)[..., 0]
+    pieces = list(retained._pieces(tensor))
+    assert len(pieces) > 1
+    assert max(piece.nbytes for piece in pieces) <= 64
+    assert torch.equal(torch.cat([piece.reshape(-1) for piece in pieces]), tensor.reshape(-1))

@@ -223,6 +223,15 @@ def generated_carry(_: Bytes, call: Call) -> Call:
     return retokenized(call, at, len(ids) - at, ids[at:], generated=True)
 
 
+def generated_tail(decide: Bytes, call: Call) -> Call:
+    """The placeholder goes on after its last embedding, into what is generated."""
+    item, ids = spans_of(call)[-1], call.staged.token_ids_delta
+    at, end = run_end(call), item["placeholder_offset"] + item["placeholder_length"] - call.staged.prev_len
+    if at == end:
+        return generated_carry(decide, call)
+    return retokenized(call, at, len(ids) - at, ids[at:], generated=True)
+
+
 def lost_pixels(_: Bytes, call: Call) -> Call:
     """The spans are there, the pixels are not."""
     assert call.media is not None
@@ -249,8 +258,8 @@ def swapped_frames(decide: Bytes, call: Call) -> Call:
 
 
 CALL_EDITS: Final[tuple[CallEdit, ...]] = (
-    expanded_twice, truncated, overwritten_token, generated_placeholder, generated_carry, lost_pixels, lost_spans,
-    swapped_frames,
+    expanded_twice, truncated, overwritten_token, generated_placeholder, generated_carry, generated_tail,
+    lost_pixels, lost_spans, swapped_frames,
 )  # fmt: skip
 
 
