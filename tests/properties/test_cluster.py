@@ -49,9 +49,9 @@ def swallowed(corpus):
 
 def test_a_campaign_finds_what_one_process_finds(address, tmp_path):
     runs = [swallowed(tmp_path / str(index)) for index in range(2)]
-    run_campaign(runs[0], 200, None, 1, lambda: None)
+    run_campaign(runs[0], 400, None, 1, lambda: None)
     with placed(address, 2, 1) as cluster:
-        run_campaign(runs[1], 200, None, cluster, lambda: None)
+        run_campaign(runs[1], 400, None, cluster, lambda: None)
     assert runs[0].findings
     assert outcome(runs[0]) == outcome(runs[1])
     kept = [{file.name: file.read_bytes() for file in (tmp_path / str(index)).rglob("*-*")} for index in range(2)]
