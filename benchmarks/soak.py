@@ -40,8 +40,12 @@ INTRODUCTION = (
     "Written by `make soak`: groups staged, finalized and recovered over TransferQueue by a pool of two finalizers,",
     "every published row compared with the spec's. Each operation of a finalizer fails with the given probability:",
     "refused, timed out after it took effect, broken off half-way, answered wrongly (a row missing, twice, in",
-    "another order, cut, with a bit changed, or lost from storage), or with the end of the process. A group whose",
-    "read failed is given up here; a trainer would ask for it again.",
+    "another order, cut, with a bit changed, or lost from storage), or with the end of the process. One rollout in ten",
+    "is staged with a flaw for which the contract wants a placeholder.",
+    "",
+    "A group that is given up comes back with its error, and what is left of it is discarded here. Where a read of its",
+    "first attempt failed, nothing was written, and a trainer would ask for it again; after recoveries, it would do as",
+    "[Operate it](../operations.md#after-an-error) says. What must not happen is counted in the last line.",
 )
 
 
@@ -53,6 +57,8 @@ class Soak:
     seconds: float
     seed: int
     counts: Counter[str] = field(factory=Counter)
+    given_up: Counter[tuple[str, bool]] = field(factory=Counter)
+    """By the error's name, and whether there were recoveries before it."""
     wrong: list[str] = field(factory=list)
     groups: dict[str, Group] = field(factory=dict)
     memory: list[tuple[float, float]] = field(factory=list)
@@ -91,13 +97,13 @@ class Soak:
         """Judge a group that came out, and clear what is left of it, as trainer and workers would."""
         group = self.groups.pop(outcome.request.group_id)
         self.counts["groups"] += 1
-        self.counts["recovered"] += bool(outcome.recoveries)
         ids = list(group.sample_ids)
         if outcome.error is None:
             self.counts["published"] += 1
+            self.counts["recovered"] += bool(outcome.recoveries)
             self._judge(group, ids)
         else:
-            self.counts[f"given up: {type(outcome.error).__name__}"] += 1
+            self.given_up[type(outcome.error).__name__, outcome.recoveries > 0] += 1
             recovery.discard(outcome.request)
         left = set(self.queue.sample_ids(STAGING)) & set(group.rows)
         if leaked := left & group.owned:
@@ -117,7 +123,8 @@ class Soak:
         truth = group.valid(staged)
         self.counts["rows"] += len(ids)
         self.counts["rows that train"] += len(valid)
-        self.counts["placeholders owed to a fault"] += len(truth - valid)
+        self.counts["placeholders owed"] += len(ids) - len(truth)
+        self.counts["placeholders by faults"] += len(truth - valid)
         if valid - truth or rows != group.published(valid, staged):
             self.wrong.append(f"{group.request.group_id}: rows that were not staged")
 
@@ -162,6 +169,22 @@ def soak(minutes: float, rate: float, seed: int) -> Soak:
     return run
 
 
+def totals(run: Soak) -> Iterator[str]:
+    """Lines of the report's table: what became of the groups, and of the rows of those that were published."""
+    counts = run.counts
+    lost = "placeholders for good rollouts, of which rows were lost or misread"
+    yield f"| groups | {counts['groups']:,} |"
+    yield f"| … published | {counts['published']:,} |"
+    yield f"| … … of these after a recovery | {counts['recovered']:,} |"
+    for (error, recovered), count in sorted(run.given_up.items()):
+        when = "after recoveries" if recovered else "before anything was written"
+        yield f"| … given up {when}: {error} | {count:,} |"
+    yield f"| rows published | {counts['rows']:,} |"
+    yield f"| … that train | {counts['rows that train']:,} |"
+    yield f"| … placeholders that the contract wants | {counts['placeholders owed']:,} |"
+    yield f"| … {lost} | {counts['placeholders by faults']:,} |"
+
+
 def report(run: Soak, minutes: float, rate: float, seed: int) -> str:
     """The soak's report, as Markdown."""
     used = [value for _, value in run.memory]
@@ -178,7 +201,7 @@ def report(run: Soak, minutes: float, rate: float, seed: int) -> str:
         "| --- | --- |",
         f"| asked for | {minutes:g} minutes, {rate:.1%} of operations fail, seed {seed} |",
         f"| ran | {(time.monotonic() - run.started) / 60:.1f} minutes |",
-        *(f"| {name} | {count:,} |" for name, count in sorted(run.counts.items())),
+        *totals(run),
         f"| memory of all processes, median MiB: first third | {statistics.median(used[:third]):,.0f} |",
         f"| … middle third | {statistics.median(used[third : 2 * third] or used):,.0f} |",
         f"| … last third | {statistics.median(used[-third:]):,.0f} |",
