@@ -9,19 +9,20 @@ from typing import Final
 
 COUNTED: Final = """
 digest golden = CallDigest 1, ExtrasDigest 1
-digest valid:tokens = ChainDigest 35, PrefixDigest 40
+digest valid:tokens = ChainDigest 36, PrefixDigest 39
 digest valid:extras = ExtrasDigest 75
 digest valid:calls = CallDigest 75
-digest refused:tokens = ChainDigest 35, PrefixDigest 40
+digest refused:tokens = ChainDigest 36, PrefixDigest 39
 digest refused:extras = ExtrasDigest 38
 digest refused:calls = CallDigest 75
 receipt valid = ParseReceipt 150
 receipt valid:failed = ParseReceipt 75
 receipt break:receipt:invalid_receipt = ParseReceipt 25 > invalid_receipt 25
 receipt break:all:invalid_receipt = ParseReceipt 150 > invalid_receipt 150
+receipt break:values = ParseReceipt 419 > invalid_receipt 419
 receipt break:types = ParseReceipt 75 > invalid_receipt 75
-receipt hostile = ParseReceipt 300 > invalid_receipt 281
-receipt hostile:text = ParseReceipt 75 > invalid_receipt 60
+receipt hostile = ParseReceipt 300 > invalid_receipt 270
+receipt hostile:text = ParseReceipt 75 > invalid_receipt 66
 receipt hostile:values = ParseReceipt 75 > invalid_receipt 75
 terminal valid = SelectTerminal 150
 terminal valid:captured = SelectTerminal 75
@@ -66,13 +67,15 @@ lineage break:rebuild:invalid_mask_order = Linearize 25 > invalid_mask_order 25
 lineage break:rebuild:empty_generation = Linearize 25 > empty_generation 25
 lineage break:rebuild:cumulative_hash_mismatch = Linearize 25 > cumulative_hash_mismatch 25
 lineage break:all:invalid_snapshot = Linearize 150 > invalid_snapshot 150
-lineage break:two = Linearize 225 > capture_poisoned 5, corrupt_digest 5, duplicate_manifest_row 9,
-    duplicate_staging_key 7, empty_manifest 3, invalid_mask_order 6, invalid_snapshot 16, missing_parent 7,
-    parent_length_mismatch 9, rollout_failed 15, row_count_mismatch 24, snapshot_identity_mismatch 3,
-    snapshot_order_mismatch 3, unsupported_digest 21, unsupported_extras_digest 20, unsupported_schema 13,
-    wrong_chain_hash 6, wrong_delta_len 8, wrong_digest 8, wrong_mode 11, wrong_rollout 13, wrong_schema_version 13
+lineage break:two = Linearize 225 > capture_poisoned 4, chain_hash_mismatch 6, corrupt_digest 12,
+    duplicate_manifest_row 7, duplicate_snapshot 5, duplicate_staging_key 4, empty_generation 5, empty_manifest 23,
+    invalid_snapshot 14, lineage_cycle 1, missing_parent 2, rollout_failed 11, row_count_mismatch 2,
+    snapshot_identity_mismatch 4, snapshot_order_mismatch 8, unsupported_digest 4, unsupported_extras_digest 17,
+    unsupported_schema 10, wrong_chain_hash 7, wrong_cum_len 14, wrong_cumulative_hash 11, wrong_digest_version 7,
+    wrong_extras_digest 3, wrong_extras_digest_version 12, wrong_mode 3, wrong_parent_call_id 4, wrong_prev_len 13,
+    wrong_rollout 8, wrong_schema_version 2, wrong_weight_version 2
 lineage growth = LinearizeGrowth 1
-lineage captured = Linearize 15
+lineage captured = Linearize 15 > rollout_failed 2
 rollout valid = FinalizeRollout 150
 rollout valid:odd = FinalizeRollout 75
 rollout break:receipt:missing_receipt = FinalizeRollout 25 > missing_receipt 25
@@ -103,18 +106,35 @@ rollout break:rebuild:chain_hash_mismatch = FinalizeRollout 25 > rebuild_failed:
 rollout break:rebuild:invalid_mask_order = FinalizeRollout 25 > rebuild_failed:invalid_mask_order 25
 rollout break:rebuild:empty_generation = FinalizeRollout 25 > rebuild_failed:empty_generation 25
 rollout break:rebuild:cumulative_hash_mismatch = FinalizeRollout 25 > rebuild_failed:cumulative_hash_mismatch 25
-rollout break:all:invalid_staging_row = FinalizeRollout 225 > invalid_staging_row 225
-rollout break:two = FinalizeRollout 150 > capture_poisoned 9, duplicate_staging_key 3, identity_mismatch 2,
-    invalid_receipt 23, invalid_staging_row 1, missing_staging_row 28, rebuild_failed:corrupt_digest 4,
-    rebuild_failed:empty_generation 1, rebuild_failed:missing_parent 2, rebuild_failed:wrong_chain_hash 12,
-    rebuild_failed:wrong_digest 4, rebuild_failed:wrong_extras_digest 9, rebuild_failed:wrong_parent_call_id 3,
-    rebuild_failed:wrong_prev_len 1, rebuild_failed:wrong_rollout 26, rebuild_failed:wrong_weight_version 3,
-    rollout_failed 7, staging_key_mismatch 12
-rollout outage = FinalizeRollout 22 > missing_staging_row 6
-rollout hostile:receipts = FinalizeRollout 225 > identity_mismatch 1, invalid_receipt 207, invalid_reward 1,
-    missing_staging_row 7, rebuild_failed:missing_parent 7
-rollout hostile:rows = FinalizeRollout 112 > invalid_staging_row 112
-rollout captured = FinalizeRollout 38 > rollout_failed 4
+rollout break:row:column_missing = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:other_dtype = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:float64_log_probs = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:scalar_shape = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:vector_shape = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:digest_length = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:surplus_token = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:lost_token = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:scalar_value = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:scalar_contradiction = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:flag_off = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:not_utf8 = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:slash_in_row = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:absent_parent_named = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:token_value = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:outside_vocabulary = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:mask_value = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:minus_zero = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:carry_log_prob = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:row:log_prob_not_finite = FinalizeRollout 15 > invalid_staging_row 15
+rollout break:two = FinalizeRollout 150 > call_id_mismatch 3, capture_poisoned 11, identity_mismatch 5,
+    invalid_receipt 32, invalid_staging_row 14, missing_staging_row 15, rebuild_failed:corrupt_digest 7,
+    rebuild_failed:wrong_chain_hash 4, rebuild_failed:wrong_delta_len 5, rebuild_failed:wrong_digest 9,
+    rebuild_failed:wrong_extras_digest 9, rebuild_failed:wrong_parent_call_id 7, rebuild_failed:wrong_prev_len 9,
+    rebuild_failed:wrong_rollout 8, rebuild_failed:wrong_weight_version 5, staging_key_mismatch 7
+rollout outage = FinalizeRollout 22 > missing_staging_row 1
+rollout hostile:receipts = FinalizeRollout 225 > identity_mismatch 1, invalid_receipt 219, missing_staging_row 2
+rollout hostile:rows = FinalizeRollout 112 > invalid_staging_row 108, staging_key_mismatch 4
+rollout captured = FinalizeRollout 38
 group valid = FinalizeGroups 75
 group mixed = FinalizeGroups 112
 group faults = FinalizeGroups 52
@@ -123,9 +143,9 @@ group hostile = FinalizeGroups 52
 group caller = FinalizeGroups 38
 routes envelopes = DecodeRoutes 75
 routes broken envelopes = DecodeRoutes 150 > invalid_route_envelope 150
-routes tensors = EncodeRoutes 75 > invalid_route_envelope 49
+routes tensors = EncodeRoutes 75 > invalid_route_envelope 50
 routes spans = ClassifySpan 150
-routes plans = DecodePlan 34, EncodePlan 41
+routes plans = DecodePlan 37, EncodePlan 38
 routes broken plans = DecodePlan 150 > invalid_route_plan 150
 routes assemblies = ExecutePlan 150
 routes break:assembly:canonical_length_mismatch = ExecutePlan 25 > canonical_length_mismatch 25
@@ -139,10 +159,10 @@ routes break:assembly:fragment_partial_sentinel = ExecutePlan 25 > fragment_part
 routes break:assembly:fragment_duplicate_expert = ExecutePlan 25 > fragment_duplicate_expert 25
 routes direct rollouts = FinalizeRollout 75
 routes direct histories = FinalizeRollout 75
-routes direct groups = FinalizeGroups 38
+routes direct groups = FinalizeGroups 75
 routes deferred rollouts = FinalizeRollout 75
 routes deferred histories = FinalizeRollout 75
-routes deferred groups = FinalizeGroups 38
+routes deferred groups = FinalizeGroups 75
 routes break:routes:routed_len_mismatch = FinalizeRollout 25 > routed_len_mismatch 25
 routes break:routes:unsupported_route_boundary = FinalizeRollout 25 > unsupported_route_boundary 25
 routes break:routes:route_assembly:missing_fragment = FinalizeRollout 25 > route_assembly:missing_fragment 25
@@ -157,7 +177,7 @@ routes break:routes:route_assembly:fragment_partial_sentinel = FinalizeRollout 2
 routes break:routes:route_assembly:fragment_duplicate_expert = FinalizeRollout 25 >
     route_assembly:fragment_duplicate_expert 25
 routes replayed groups = ReplayGroup 38
-media chains = ChainMedia 75 > media_chain_incompatible 14
+media chains = ChainMedia 75 > media_chain_incompatible 8
 media broken chains = ChainMedia 150 > invalid_media_columns 150
 media wrapping sums = ChainMedia 1 > invalid_media_columns 1
 media staged = StageMedia 75
@@ -169,9 +189,9 @@ media unverifiable extras = FinalizeRollout 38
 media direct routes = FinalizeRollout 19
 media direct routes, broken = FinalizeRollout 19 > media_placeholder_mismatch 19
 media deferred routes = FinalizeRollout 19
-media deferred routes, broken = FinalizeRollout 19 > media_placeholder_mismatch 11
+media deferred routes, broken = FinalizeRollout 19 > media_placeholder_mismatch 14
 media unreplayed routes = FinalizeRollout 19
-media unreplayed routes, broken = FinalizeRollout 19 > media_placeholder_mismatch 11
+media unreplayed routes, broken = FinalizeRollout 19 > media_placeholder_mismatch 14
 media break:media:media_chain_incompatible = FinalizeRollout 25 > media_chain_incompatible 25
 media break:media:invalid_media_columns = FinalizeRollout 25 > invalid_media_columns 25
 media break:media:media_placeholder_mismatch = FinalizeRollout 25 > media_placeholder_mismatch 25
@@ -181,11 +201,12 @@ media break:media:media_placeholder_mismatch:overwritten_token = FinalizeRollout
 media break:media:media_placeholder_mismatch:generated_placeholder = FinalizeRollout 25 > media_placeholder_mismatch
     25
 media break:media:media_placeholder_mismatch:generated_carry = FinalizeRollout 25 > media_placeholder_mismatch 25
+media break:media:media_placeholder_mismatch:generated_tail = FinalizeRollout 25 > media_placeholder_mismatch 25
 media break:media:media_placeholder_mismatch:lost_pixels = FinalizeRollout 25 > media_placeholder_mismatch 25
 media break:media:media_placeholder_mismatch:lost_spans = FinalizeRollout 25 > media_placeholder_mismatch 25
 media break:media:media_placeholder_mismatch:swapped_frames = FinalizeRollout 25 > media_placeholder_mismatch 25
 media placeholders = FinalizeRollout 56 > media_placeholder_mismatch 56
-media groups = FinalizeGroups 38 > media_group_incompatible 3
+media groups = FinalizeGroups 38 > media_group_incompatible 11
 media break:media:media_group_incompatible = FinalizeGroups 25 > media_group_incompatible 25
 retained hard pair: framing = SameMedia 1
 retained hard pair: null = SameMedia 1
@@ -210,11 +231,11 @@ retained valueless = MediaDigest 25 > media_capture_rejected 25
 retained valueless pairs = SameMedia 25 > media_capture_rejected 25
 retained equal pairs = SameMedia 150
 retained different pairs = SameMedia 225
-retained cuts = CutGeneration 75 > media_capture_rejected 7
+retained cuts = CutGeneration 75 > media_capture_rejected 12
 retained restores = Restore 150
 retained break:restore:media_capture_rejected = Restore 25 > media_capture_rejected 25
 retained break:restore:retained_media_changed = Restore 25 > retained_media_changed 25
-retained completions = CheckCompletion 150 > empty_tail 15, prefix_tokens 11, retired_key_live 6, token_count 14
+retained completions = CheckCompletion 150 > empty_tail 16, prefix_tokens 5, token_count 20
 retained break:completion:completion_count = CheckCompletion 25 > completion_count 25
 retained break:completion:empty_tail = CheckCompletion 25 > empty_tail 25
 retained break:completion:token_count = CheckCompletion 25 > token_count 25
