@@ -160,9 +160,9 @@ def show_report(console: Console, report: Report, replay_files: dict[str, str]) 
 
 def summary(report: Report) -> Text:
     """One line: what was checked and how it ended."""
-    undriven = f" · {len(report.undriven)} codes not driven" if report.undriven else ""
-    left_out = f" · {report.left_out} inputs left out: it cannot be asked them" if report.left_out else ""
-    deviations = f" · {len(report.deviations)} declared deviations" if report.deviations else ""
+    undriven = counted(len(report.undriven), "code", " not driven")
+    left_out = counted(report.left_out, "input", " left out: it cannot be asked them")
+    deviations = counted(len(report.deviations), "declared deviation")
     falsified = ", ".join(finding.invariant.id for finding in report.falsified)
     ending = f"falsified: {falsified}" if falsified else "all invariants held"
     return Text(
@@ -170,3 +170,8 @@ def summary(report: Report) -> Text:
         f"in {report.seconds:.1f} s (profile {report.profile}, seed {report.seed})",
         style="bold red" if falsified else "bold green",
     )
+
+
+def counted(count: int, what: str, rest: str = "") -> str:
+    """A part of the summary, empty for 0."""
+    return f" · {count:,} {what}{'' if count == 1 else 's'}{rest}" if count else ""
