@@ -61,6 +61,11 @@ class Timing:
         """The middle run."""
         return statistics.median(self.seconds)
 
+    @property
+    def best(self) -> float:
+        """The fastest run: what else the machine does can only add to it."""
+        return min(self.seconds)
+
     def over(self, other: Timing) -> tuple[float, float]:
         """How many times as long as ``other``: (smallest, median) over the rounds in which both ran."""
         ratios = [mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]

@@ -33,6 +33,12 @@ class Part:
     clock_hz: float
     bytes_per_s: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.multiprocessors} multiprocessors, {self.clock_hz / 1e9:g} GHz, "
+            f"{self.bytes_per_s / 1e12:g} TB/s"
+        )
+
 
 PARTS: Final = (
     Part("H100 SXM", 132, 1.98e9, 3.35e12),
@@ -174,8 +180,11 @@ def main() -> Iterable[Table]:
         ("device", "GB/s by integer unit", "GB/s by issue", "GB/s by memory", "GB/s at most"),
         tuple((part.name, *hash_bounds(cost, part), min(hash_bounds(cost, part))) for part in PARTS),
         (
-            f"Integer unit: {ALU_LANES} lanes per clock and multiprocessor; issue: {ISSUED_LANES}. Clock: the highest.",
-            "Not in the bound: launches, a tree's last levels that fill no device, and waiting for memory.",
+            f"{'; '.join(map(str, PARTS))} (NVIDIA's data sheets; the highest clock).",
+            f"Per clock and multiprocessor {ALU_LANES} integer operations (the CUDA programming guide's table of "
+            f"arithmetic throughput) of {ISSUED_LANES} instructions issued.",
+            "Not in the bound: launches, the last levels of a tree, which fill no device, and waiting for memory, each "
+            "byte of which is taken to be read once.",
         ),
         estimate=True,
     )

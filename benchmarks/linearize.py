@@ -61,6 +61,7 @@ def main() -> Iterable[Table]:
             rows,
             (
                 f"{ROUNDS} rounds, interleaved; each contestant repeats for {1e3 * ROUND_SECONDS:.0f} ms per round.",
+                "Ours may hash on as many threads as torch uses; the others run on one.",
                 "Inside the clock: from the data plane's batched answer to the verified row.",
                 "nemo-gym: columns to lists, its snapshots built and validated (what a StagingSource does), then "
                 "verify_and_linearize. Snapshots ready: verify_and_linearize alone.",
