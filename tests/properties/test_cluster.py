@@ -6,9 +6,12 @@ import os
 import platform
 import signal
 import sys
+import threading
 import time
 import types
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import parent_process
 from pathlib import Path
 
@@ -182,14 +185,29 @@ def test_another_cluster(address):
     assert "connected to another cluster" in refused("fuzz", "impl", "--examples", 1, "--ray", "192.0.2.1:6379")
 
 
+@contextmanager
+def web_server():
+    """Something that answers, as Ray's dashboard does."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
 def test_an_address_that_does_not_answer(monkeypatch):
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    for wrong, why in (("127.0.0.1:1", "Connection refused"), ("nonsense", "Invalid address format")):
-        line = refused("fuzz", "impl", "--examples", 1, "--ray", wrong)
-        assert f"--ray {wrong}: {why}" in line
-        assert line.endswith("expected the address of a running Ray cluster, as ray.init takes it: auto, or HOST:PORT")
+    with web_server() as port:
+        wrong = {
+            "127.0.0.1:1": "Connection refused",
+            "nonsense": "Invalid address format",
+            f"127.0.0.1:{port}": "what answers at port",
+        }
+        lines = {name: refused("fuzz", "impl", "--examples", 1, "--ray", name) for name in wrong}
+    for name, line in lines.items():
+        assert f"--ray {name}: {wrong[name]}" in line
+        assert "; expected the address of a running Ray cluster, as ray.init takes it: auto, or HOST:PORT" in line
 
 
 def test_without_ray(monkeypatch):

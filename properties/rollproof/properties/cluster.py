@@ -37,6 +37,12 @@ RAY_HELP: Final = "Let a running Ray cluster do the work, e.g. auto or HOST:PORT
 """Of the option by which a command is told so."""
 
 REACH_SECONDS: Final = 5.0
+FRAME_HEADER: Final = 9
+SETTINGS: Final = b"\x04"
+"""The type of the frame that a gRPC server, which speaks HTTP/2, sends first."""
+HTTP_2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + SETTINGS + bytes(5)
+"""How a client begins: the preface, and no settings of its own."""
+
 START_SECONDS: Final = 120.0
 LISTEN_SECONDS: Final = 0.5
 """How often a command that waits for a result asks whether to stop."""
@@ -138,13 +144,24 @@ def _connect(address: str) -> None:
 
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     expected = "expected the address of a running Ray cluster, as ray.init takes it: auto, or HOST:PORT"
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        expected += " (set RAY_AUTH_MODE=token if it wants a token)"
     try:
         if colon:
-            socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+            _reach(host.strip("[]"), int(port))
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, OSError, RuntimeError, ValueError, OverflowError) as error:
         why = getattr(error, "strerror", None) or f"{error}".strip().partition("\n")[0]
         raise InputError(f"--ray {address}: {why}; {expected}") from error
+
+
+def _reach(host: str, port: int) -> None:
+    """Raises ``OSError`` where nothing answers, or something that is no gRPC server, as Ray's dashboard."""
+    with socket.create_connection((host, port), REACH_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(HTTP_2)
+            if connection.recv(FRAME_HEADER)[3:4] != SETTINGS:
+                raise OSError(f"what answers at port {port} is not Ray")
 
 
 # ── here ────────────────────────────────────────────────────────────────────────────────────────────────────────────
