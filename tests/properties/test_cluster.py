@@ -185,10 +185,15 @@ def test_another_cluster(address):
     assert "connected to another cluster" in refused("fuzz", "impl", "--examples", 1, "--ray", "192.0.2.1:6379")
 
 
+class Silent(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
 @contextmanager
 def web_server():
     """Something that answers, as Ray's dashboard does."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
         server.shutdown()
