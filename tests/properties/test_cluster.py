@@ -137,10 +137,16 @@ def test_workers(address, tmp_path):
         with pytest.raises(KeyError, match="7"):
             results[7]()
         lost = workers.submit(lose_the_machine, tmp_path / "lost")
+        others = [workers.submit(work, number) for number in range(5)]
         assert lost() == "done"
+        assert [other()[0] for other in others] == [*range(5)]
+        assert len(workers) == 1
         waiting = workers.submit(wait_for_the_bell)
         stop.append(True)
         assert waiting()
+        (tmp_path / "lost").unlink()
+        with pytest.raises(InputError, match="all workers were lost"):
+            workers.submit(lose_the_machine, tmp_path / "lost")()
     deadline = time.monotonic() + 30
     while any(map(runs, processes)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -50,8 +51,8 @@ LISTEN_SECONDS: Final = 0.5
 AHEAD: Final = 2
 """Tasks at each worker: one that is worked on, and the next."""
 
-RETRIES: Final = 3
-"""How often a worker whose machine is lost is started anew, and its tasks with it. They have no effects."""
+TRIES: Final = 3
+"""How many workers may be lost over one task. A task has no effects, so another one may do it again."""
 
 SAME: Final = ("rollproof", "hypothesis", "torch")
 """What has to be the same on every machine, beside Python, or the results would differ."""
@@ -73,12 +74,12 @@ class Cluster:
         import ray
 
         actor: Any = ray.remote(_Worker)
-        placed = actor.options(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)
+        placed = actor.options(num_cpus=1, max_restarts=0, max_task_retries=0)
         count = self.size if most is None else min(self.size, most)
         actors = [placed.remote(f"{Path.cwd()}", sys.path, dumps(begin)) for _ in range(count)]
         try:
             self._check(actors)
-            yield Workers(self.address, actors, stop)
+            yield Workers(self.address, list(actors), stop)
         finally:
             for one in actors:
                 ray.kill(one)
@@ -168,16 +169,24 @@ def _reach(host: str, port: int) -> None:
 
 
 @define(eq=False)
+class _Task:
+    pickled: bytes
+    tries: int = 0
+    answer: Callable[[], Any] | None = None
+    """Gives the result or raises the error; None until one of them is there."""
+
+
+@define(eq=False)
 class Workers:
     """Hands tasks to whichever worker has room. ``stop`` says when the workers are to be told to stop."""
 
     address: str
-    _actors: Sequence[Any]
+    _actors: list[Any]
     _stop: Callable[[], bool]
-    _waiting: deque[tuple[list[Any], bytes]] = field(factory=deque, init=False)
-    """Tasks that no worker has yet: where to note the reference, and the task pickled."""
-    _under_way: dict[Any, Any] = field(factory=dict, init=False)
-    """The worker by the reference of its task."""
+    _waiting: deque[_Task] = field(factory=deque, init=False)
+    """Tasks that no worker has yet."""
+    _under_way: dict[Any, tuple[Any, _Task]] = field(factory=dict, init=False)
+    """By the reference of the result: who works on what."""
 
     def __len__(self) -> int:
         return len(self._actors)
@@ -185,37 +194,57 @@ class Workers:
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
         """Have ``work`` called in a worker; what comes back waits for its result, and raises its error.
 
-        It raises ``InputError`` where the workers are lost.
+        A task whose worker is lost is given to another one. It raises ``InputError`` where none is left.
         """
-        reference: list[Any] = []
-        self._waiting.append((reference, dumps((work, arguments))))
+        task = _Task(dumps((work, arguments)))
+        self._waiting.append(task)
         self._feed()
-        return lambda: self._result(reference)
+        return lambda: self._result(task)
 
     def _feed(self) -> None:
         while self._waiting and len(self._under_way) < AHEAD * len(self._actors):
-            reference, task = self._waiting.popleft()
-            actor = min(self._actors, key=[*self._under_way.values()].count)
-            reference.append(actor.run.remote(task))
-            self._under_way[reference[0]] = actor
+            task = self._waiting.popleft()
+            busy = [actor for actor, _ in self._under_way.values()]
+            actor = min(self._actors, key=busy.count)
+            self._under_way[actor.run.remote(task.pickled)] = actor, task
 
-    def _result(self, reference: list[Any]) -> Any:
+    def _result(self, task: _Task) -> Any:
         import ray
 
-        while not reference or reference[0] in self._under_way:
+        while task.answer is None:
+            if not self._actors:
+                raise InputError(f"{self.address}: all workers were lost")
             done, _ = ray.wait(list(self._under_way), timeout=LISTEN_SECONDS)
-            for one in done:
-                del self._under_way[one]
+            for reference in done:
+                self._take(reference)
             self._feed()
             if self._stop():
                 for actor in self._actors:
                     actor.ring.remote()
+        return task.answer()
+
+    def _take(self, reference: Any) -> None:
+        """Note what came of a task."""
+        import ray
+
+        actor, task = self._under_way.pop(reference)
         try:
-            return loads(ray.get(reference[0]))
+            task.answer = partial(loads, ray.get(reference))
         except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            task.answer = partial(_raise, error.cause)
         except ray.exceptions.RayError as error:
-            raise InputError(f"{self.address}: a worker was lost ({type(error).__name__})") from error
+            if actor in self._actors:
+                self._actors.remove(actor)
+                ray.kill(actor)
+            task.tries += 1
+            if task.tries == TRIES:
+                task.answer = partial(_raise, InputError(f"{self.address}: workers were lost: {type(error).__name__}"))
+            else:
+                self._waiting.appendleft(task)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 # ── there ───────────────────────────────────────────────────────────────────────────────────────────────────────────
