@@ -16,7 +16,7 @@ from coverage import Coverage
 
 from mutation import ROOT, ROOTS
 from mutation.mutants import COMPLAINTS, Mutant, modules_of, path_of
-from mutation.units import Killed, run_tests, streams, wrong_implementations
+from mutation.units import UNTRACED, Killed, run_tests, streams, wrong_implementations
 
 CACHE: Final = ROOT / "build" / "mutation"
 
@@ -42,7 +42,8 @@ class Reach:
             names = reached | {name for name in self.seconds if not reached or name.startswith("stream ")}
         if not mutant.module.startswith(COMPLAINTS):
             names = {name for name in names if not name.startswith("wrong ")}
-        return sorted(names, key=lambda name: (name.startswith("tests/"), self.seconds.get(name, 0.0), name))
+        by_time = sorted(names, key=lambda name: (name.startswith("tests/"), self.seconds.get(name, 0.0), name))
+        return by_time or list(UNTRACED)
 
 
 def _statement(source: str, row: int) -> range | None:

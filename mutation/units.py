@@ -26,6 +26,9 @@ TESTS: Final = (
 APART: Final = {"test_transfer_queue.py", "test_pool.py", "test_kernels.py"}
 """Of those, what is about Ray or about a GPU."""
 
+UNTRACED: Final = ("tests/impl/test_kernels.py",)
+"""Too slow to be traced; for lines that nothing else reaches."""
+
 SEED: Final = 0
 PER_STREAM: Final = 40
 """Examples of a stream of weight 1; a stream that drives one code runs ``PER_CODE``."""

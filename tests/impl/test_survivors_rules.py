@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from attrs import evolve
+from tensordict import TensorDict
 
 from rollproof.impl import retained
 from rollproof.impl.assembly import RouteFragment, routed_extras_digest
+from rollproof.impl.columns import read_ragged
 from rollproof.impl.completion import check_completion
 from rollproof.impl.group import argument_error
 from rollproof.impl.outcomes import FinalizedGroup
@@ -151,6 +153,33 @@ def test_a_token_of_many_experts_is_hashed_in_parts() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**20
+
+
+@pytest.mark.parametrize("encoding", [-1, 0, 3])
+def test_only_what_is_encoded_digests(encoding: int) -> None:
+    routes = torch.zeros((1, 1, 1), dtype=torch.int16)
+    with pytest.raises(ValueError, match="encoding"):
+        routed_extras_digest(RouteFragment(routes, encoding, b"null"))
+
+
+def test_extras_around_routes_are_nested_as_deep_as_without() -> None:
+    routes = torch.zeros((1, 1, 1), dtype=torch.int16)
+    deepest = b'{"a":' + b"[" * 63 + b"]" * 63 + b"}"
+    assert routed_extras_digest(RouteFragment(routes, 2, deepest)) == extras_digest(
+        {**json.loads(deepest), "routed_experts": [[[0]]]}
+    )
+    with pytest.raises(ValueError, match="nested deeper"):
+        routed_extras_digest(RouteFragment(routes, 2, deepest.replace(b"[]", b"[[]]")))
+
+
+# ── columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_token_is_one_value() -> None:
+    values, offsets = torch.zeros((3, 2), dtype=torch.int64), torch.tensor([0, 1, 3])
+    answer = TensorDict({"x": torch.nested.nested_tensor_from_jagged(values, offsets)}, batch_size=[2])
+    with pytest.raises(ValueError, match="2 dimensions"):
+        read_ragged(answer, "x", torch.int64)
 
 
 # ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
