@@ -105,13 +105,11 @@ def test_a_finalizer_that_dies_is_recovered(queue, name, alone, operation, tmp_p
     assert published(queue, name) == alone[1:]
 
 
-@pytest.mark.parametrize("operation", ["get", "clear"])
-def test_a_finalizer_that_hangs_is_recovered_while_others_work(queue, name, alone, operation, tmp_path):
-    """Its group comes out although the other finalizer never runs out of work."""
+def test_a_finalizer_that_hangs_is_recovered_while_others_work(queue, name, alone, tmp_path):
+    """Its group, whose rows are published, comes out although the other finalizer never runs out of work."""
     marker = tmp_path / "hung"
-    pool = FinalizerPool(
-        settings(DyingPlane(queue, operation, str(marker), hangs=True), name), size=2, in_flight=3, timeout_s=3.0
-    )
+    plane = DyingPlane(queue, "clear", str(marker), hangs=True)
+    pool = FinalizerPool(settings(plane, name), size=2, in_flight=3, timeout_s=3.0)
     stage(queue, name)
     found = {}
 
