@@ -100,8 +100,9 @@ def test_bits_stay():
 @pytest.mark.parametrize(
     ("frames", "patch", "complaint"),
     [
-        (torch.zeros(3, 4, 4), 2, "expected"),
-        (torch.zeros(1, 4, 4, 4), 2, "expected"),
+        (torch.zeros(3, 4, 4), 2, "frames: expected"),
+        (torch.zeros(1, 4, 4, 4), 2, "frames: expected"),
+        (torch.zeros(1, 3, 4, 4, 1), 2, "frames: expected"),
         (torch.zeros(1, 3, 4, 5), 2, "do not divide"),
         (torch.zeros(1, 3, 4, 4), 0, "at least 1"),
     ],

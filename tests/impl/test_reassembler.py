@@ -50,6 +50,10 @@ def parameters(function) -> list[tuple[str, bool, bool]]:
     ]
 
 
+def test_rows_count_once_unless_it_is_said():
+    assert inspect.signature(RolloutReassembler.finalize_group).parameters["loss_multiplier"].default == 1.0
+
+
 def test_signatures_are_those_of_the_reference_page():
     assert parameters(RolloutReassembler)[:8] == [
         ("dp_client", False, False),

@@ -161,6 +161,8 @@ def test_wrong_shapes(answer):
         {"routed_experts_encoding": torch.tensor([0, 3])},
         {"routed_experts_encoding": torch.tensor([0, 1])},
         {"routed_len": torch.tensor([0, 3])},
+        {"routed_len": torch.tensor([0, 1]), "routed_experts_encoding": torch.tensor([0, 3])},
+        {"routed_len": torch.tensor([0, 1]), "routed_experts_encoding": torch.tensor([0, -1])},
         {"routed_len": torch.tensor([0, -1]), "routed_experts_encoding": torch.tensor([0, 1])},
         {"parent_call_id_present": torch.tensor([True, True])},
         {"parent_call_id_present": torch.tensor([False, False])},

@@ -19,7 +19,9 @@ from rollproof.impl.assembly import RouteFragment, routed_extras_digest
 from rollproof.impl.columns import read_ragged
 from rollproof.impl.completion import check_completion
 from rollproof.impl.group import argument_error
+from rollproof.impl.lineage import _reach_a_cycle
 from rollproof.impl.outcomes import FinalizedGroup
+from rollproof.impl.retained import PrefixRow
 from rollproof.impl.rollout import _expect_same
 from rollproof.impl.spans import check_items, read_items
 from rollproof.spec.completion import check_completion as spec_check_completion
@@ -82,6 +84,13 @@ def item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, Any]:
         "embedding_spans": runs,
         "imgs_sizes": [[1, 2]],
     }
+
+
+def test_an_image_has_one_size_also_where_its_word_came_as_text() -> None:
+    value = json.loads(json.dumps([{**item(1, [18], [[1, 1]]), "imgs_sizes": [[1, 2], [1, 2]]}]))
+    for read in (read_items, parse_items):
+        with pytest.raises(ValueError, match="imgs_sizes"):
+            read(value)
 
 
 def readers(runs: list[list[int]]) -> list[Any]:
@@ -182,6 +191,15 @@ def test_a_token_is_one_value() -> None:
         read_ragged(answer, "x", torch.int64)
 
 
+# ── lineages ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_beyond_the_shared_small_integers_lead_nowhere_and_in_circles() -> None:
+    absent = len([0] * 300)
+    parents = [-1, absent, *range(1, 298), 299]
+    assert _reach_a_cycle(parents).tolist() == [False] * 299 + [True]
+
+
 # ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -211,3 +229,14 @@ def test_what_has_to_be_laid_out_anew_is_so_piece_by_piece(shape: tuple[int, ...
     assert len(pieces) > 1
     assert max(piece.nbytes for piece in pieces) <= 64
     assert torch.equal(torch.cat([piece.reshape(-1) for piece in pieces]), tensor.reshape(-1))
+
+
+@pytest.mark.parametrize("extras", [{"media_spans": []}, {"media_tensor_sha256": "x"}, {"media_tensor_blake3": "x"}])
+def test_spans_and_digest_come_together(extras: dict[str, Any]) -> None:
+    """One without the other is no row of a cut, nor one that never had media."""
+    metadata = json.dumps(extras, separators=(",", ":")).encode()
+    nothing = retained.CallMedia([], None)
+    with pytest.raises(Rejected) as caught:
+        retained.restore(PrefixRow(metadata, extras_digest(extras)), nothing)
+    assert caught.value.code is Code.MEDIA_CAPTURE_REJECTED
+    assert retained.restore(PrefixRow(b"null", extras_digest(None)), nothing) is None
