@@ -9,7 +9,7 @@ import click
 
 from mutation import ROOTS
 from mutation.mutants import sample
-from mutation.records import complaints
+from mutation.records import complaints, records
 from mutation.report import PAGE, page
 from mutation.session import reach, remember, results, session_path, try_all
 from mutation.trial import preload
@@ -25,7 +25,9 @@ def _run(root: str, count: int, seed: int, jobs: int, again: bool) -> None:
     reached = reach()
     drawn, total = sample(root, count, seed)
     known = results(root)
-    left = [mutant for mutant in drawn if mutant.id not in known or (again and not known[mutant.id].killed)]
+    reasons = records().reasons
+    unclear = {name for name, result in known.items() if not result.killed and name not in reasons} if again else ()
+    left = [mutant for mutant in drawn if mutant.id not in known or mutant.id in unclear]
     click.echo(f"{root}: {len(drawn)} of {total} mutants, {len(left)} to try; results in {session_path(root)}")
     started = time.monotonic()
     for index, result in enumerate(try_all(left, reached.units, reached.seconds, jobs), 1):
@@ -40,7 +42,7 @@ def _command(root: str) -> click.Command:
     @click.option("--sample", "count", default=400, show_default=True, help="How many mutants.")
     @click.option("--seed", default=0, show_default=True, help="Which ones.")
     @click.option("--jobs", default=1, show_default=True, help="How many at a time.")
-    @click.option("--again", is_flag=True, help="Try the survivors of an earlier run again.")
+    @click.option("--again", is_flag=True, help="Try unexplained survivors of an earlier run again.")
     def command(count: int, seed: int, jobs: int, again: bool) -> None:
         _run(root, count, seed, jobs, again)
 

@@ -33,7 +33,7 @@ The sample is drawn uniformly from all mutants, by seed 0, and tried in the orde
 uniform sample too. *Killed* counts against all that were tried; the *score* leaves out those that are equivalent, each
 with its reason below. *Unexplained* are survivors that are still to be looked at; some of these were tried on the
 streams alone so far. `make mutation` goes on where it stopped, up to 400 of each root; with `--again`,
-`python -m mutation spec` tries survivors anew.
+`python -m mutation spec` tries unexplained ones anew.
 """
 
 
