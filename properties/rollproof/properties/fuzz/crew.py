@@ -6,22 +6,20 @@ are under way, however many processes there are, so the results do not depend on
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
+import torch
 from attrs import define, field
 
-import rollproof.properties
 from rollproof.properties.cluster import Cluster
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.workers import worker_context
@@ -66,7 +64,8 @@ class Crew(Generic[Task, Result]):
             workers = self._open.enter_context(place.workers(partial(_begin, implementation), self.stop, WINDOW))
             self._submit = lambda task: workers.submit(_work_on, work, task)
         elif place == 1:
-            ready = prepared(implementation)
+            self._open.callback(torch.set_num_threads, torch.get_num_threads())
+            ready = on_one_thread(implementation)
             self._submit = lambda task: partial(work, ready, task, self.stop)
         else:
             context = worker_context()
@@ -100,14 +99,12 @@ class Crew(Generic[Task, Result]):
         return self._tasks.popleft()()
 
 
-def prepared(implementation: str) -> Any:
-    """The implementation, in a process that has loaded all there is.
+def on_one_thread(implementation: str) -> Any:
+    """The implementation, in a process where its work stays on the thread that is traced.
 
-    Hypothesis draws constants from the modules of the project that are loaded, so every process must have the same.
+    Ours hands work to as many threads as torch has; what they take would be missing from the arcs, now and then.
     """
-    for module in pkgutil.walk_packages(rollproof.properties.__path__, f"{rollproof.properties.__name__}."):
-        with suppress(ImportError):
-            importlib.import_module(module.name)
+    torch.set_num_threads(1)
     return load_implementation(implementation)
 
 
@@ -118,7 +115,7 @@ _HERE: dict[str, Any] = {}
 def _begin(implementation: str, event: Any, deadline: float | None = None) -> None:
     # Ctrl-C reaches every process of the terminal. The first of them decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _HERE.update(implementation=prepared(implementation), stop=Stop(deadline, event))
+    _HERE.update(implementation=on_one_thread(implementation), stop=Stop(deadline, event))
 
 
 def _work_on(work: Work[Task, Result], task: Task) -> Result:

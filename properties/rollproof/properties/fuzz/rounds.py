@@ -183,8 +183,8 @@ class _Runner:
         result.offered += 1
         novel = not arcs <= self.task.hits.keys() | result.hits.keys()
         if novel:
-            # What only the first call in a process goes through is no property of the input.
-            arcs &= self.ask_both(request)[2]
+            # What a process goes through for the first time is no property of the input: caches are filled now.
+            arcs = self.ask_both(request)[2]
         self.learn(arcs)
         self.judge(request, expected, actual, seconds)
 
