@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import torch
+
 from benchmarks import ROUND_SECONDS, Table, Timing, race
 from benchmarks.inputs import chain_of, rollout_of
 from rollproof.impl.lineage import verify
@@ -19,10 +21,11 @@ from rollproof.impl.staged import decode
 from rollproof.properties.adapters.nemo_gym import load_staging, row_of
 from rollproof.properties.adapters.nemo_gym_source import snapshots_of
 
-SHAPES: Final = ((20, 1600), (1000, 32))
+SHAPES: Final = ((20, 1600), (1000, 32), (20, 16_000))
 """(calls, tokens per call)."""
 ROUNDS: Final = 15
-OURS, THEIRS, READY, SHA = "ours", "nemo-gym", "nemo-gym, snapshots ready", "SHA-256 alone"
+OURS, ALONE, THEIRS, READY = "ours", "ours, on one thread", "nemo-gym", "nemo-gym, snapshots ready"
+SHA: Final = "SHA-256 alone"
 OURS_JSON, THEIRS_JSON = "ours, receipt from JSON", "nemo-gym, receipt from JSON"
 
 
@@ -33,6 +36,7 @@ def measure(calls: int, tokens: int, rounds: int = ROUNDS) -> tuple[dict[str, Ti
     snapshots, buffers = snapshots_of(work.answer), work.hashed
     contestants: dict[str, Callable[[], Any]] = {
         OURS: lambda: verify(columns, decode(work.answer)),
+        ALONE: alone(lambda: verify(columns, decode(work.answer))),
         THEIRS: lambda: staging.verify_and_linearize(model, snapshots_of(work.answer)),
         READY: lambda: staging.verify_and_linearize(model, snapshots),
         OURS_JSON: lambda: verify(read_receipt(work.receipt), decode(work.answer)),
@@ -44,6 +48,20 @@ def measure(calls: int, tokens: int, rounds: int = ROUNDS) -> tuple[dict[str, Ti
     if contestants[OURS]().record() != row_of(contestants[THEIRS]()):
         raise AssertionError("the contestants do not agree on the row")
     return race(contestants, rounds), sum(map(len, buffers))
+
+
+def alone(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call without help from a second thread."""
+
+    def on_one_thread() -> Any:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return call()
+        finally:
+            torch.set_num_threads(threads)
+
+    return on_one_thread
 
 
 def main() -> Iterable[Table]:
@@ -61,7 +79,7 @@ def main() -> Iterable[Table]:
             rows,
             (
                 f"{ROUNDS} rounds, interleaved; each contestant repeats for {1e3 * ROUND_SECONDS:.0f} ms per round.",
-                "Ours may hash on as many threads as torch uses; the others run on one.",
+                "Ours may hash on as many threads as torch uses; the others run on one, nemo-gym and SHA-256 always.",
                 "Inside the clock: from the data plane's batched answer to the verified row.",
                 "nemo-gym: columns to lists, its snapshots built and validated (what a StagingSource does), then "
                 "verify_and_linearize. Snapshots ready: verify_and_linearize alone.",
