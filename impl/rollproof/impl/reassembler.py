@@ -58,7 +58,8 @@ class RolloutReassembler:
     ``allow_repeated_experts`` accepts routes that name one expert twice for one token and layer (D20).
 
     Finalizing a group blocks. Groups may be finalized from several threads; what an accepted rollout teaches about
-    (layers, top-k) is kept for all later ones (D10).
+    (layers, top-k) is kept for all later ones (D10). Long calls are hashed on a second thread, where torch has more
+    than one: ``torch.set_num_threads(1)`` or ``OMP_NUM_THREADS=1`` turns that off.
     """
 
     def __init__(
