@@ -36,8 +36,8 @@ _PREFIX: Final = b"nemo-gym-staging-prefix-v2"
 _ROOT_LINK: Final = b"nemo-gym-staging-chain-v1\x00"
 _CHILD_LINK: Final = b"nemo-gym-staging-chain-v1\x01"
 EXTRAS_PREFIX: Final = b"nemo-gym-staging-extras-v1" + bytes([EXTRAS_DIGEST_VERSION])
-_WORTH_SHARING: Final = 1 << 17
-"""Bytes that take longer to hash than to hand to another thread."""
+_WORTH_SHARING: Final = 1 << 15
+"""Bytes of a call that take about as long to hash as a thread takes to wake up for the interpreter's lock."""
 _CALL: Final = b"nemo-gym-staging-call-v2" + bytes([SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION])
 
 
@@ -98,9 +98,9 @@ def call_digests(calls: StagedColumns) -> list[bytes]:
 
 
 def hashed(calls: StagedColumns) -> Task[list[bytes]]:
-    """``call_digests``, on another thread where that pays: hashlib keeps the lock for less than 2,048 bytes."""
+    """``call_digests``, on another thread where that pays: where there is much to hash, in long calls."""
     size = 16 * calls.encoded.bounds[-1]
-    return Task(partial(call_digests, calls), shared=size > max(2048 * len(calls), _WORTH_SHARING))
+    return Task(partial(call_digests, calls), shared=size > _WORTH_SHARING * max(8, len(calls)))
 
 
 def chain_digests(tokens: EncodedTokens, chain: Sequence[int]) -> list[bytes]:
