@@ -54,8 +54,7 @@ def test_a_forked_process_has_threads_of_its_own(threads):
     process.join()
 
 
-@pytest.mark.parametrize("area", [Area.LINEAGE, Area.ROLLOUT])
-def test_the_gate_holds_with_every_call_hashed_elsewhere(area, monkeypatch):
+def test_the_gate_holds_with_every_call_hashed_elsewhere(monkeypatch):
     tasks = []
 
     def share(call, *, shared: bool) -> Task:
@@ -63,7 +62,7 @@ def test_the_gate_holds_with_every_call_hashed_elsewhere(area, monkeypatch):
         return Task(call)
 
     monkeypatch.setattr(digest, "Task", share)
-    report = Check(Ours(), (area,), PROFILES["quick"], seed=1).run()
+    report = Check(Ours(), (Area.LINEAGE,), PROFILES["quick"], seed=1).run()
     assert [(found.invariant.id, found.complaint) for found in report.falsified] == []
     assert report.undriven == []
     assert len(tasks) > 100

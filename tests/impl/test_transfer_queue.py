@@ -232,7 +232,7 @@ def test_a_row_in_the_place_of_one_that_was_cleared_is_not_taken_for_it(queue, p
     def replace() -> None:
         place = client.kv_retrieve_meta(keys=["gone"], partition_id=partition).global_indexes
         queue.clear_samples(["gone"], partition)
-        for index in range(200):
+        for index in range(2000):
             queue.put_samples([f"next {index}"], partition, row(2))
             if client.kv_retrieve_meta(keys=[f"next {index}"], partition_id=partition).global_indexes == place:
                 return

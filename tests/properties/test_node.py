@@ -88,4 +88,5 @@ def test_one_wrong_line_fails_both(tmp_path, area, file, line, instead):
     (folder / file).write_text(source.replace(line, instead), encoding="utf-8")
     program = load(folder)
     assert failed_vectors(program, area)
-    assert not Check(program, (Area(area),), PROFILES["quick"], seed=0, shrink=False).run().held
+    checks = (Check(program, (Area(area),), PROFILES["quick"], seed, shrink=False) for seed in range(12))
+    assert not all(check.run().held for check in checks)

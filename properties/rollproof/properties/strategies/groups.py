@@ -205,7 +205,8 @@ def draw_config(stage: _Stage, decide: Bytes, mix: Mix) -> ReassemblerConfig:
         drawn = stage.histories if mix is Mix.VALID else [history]
         ids = sorted({token for each in drawn for call in each.calls for token in call.staged.token_ids_delta})
         size = ids[-1] + 1 if mix is Mix.VALID else decide.choose((ids[-1] + 1, ids[-1], ids[0] + 1))
-        config = evolve(config, vocab_size=min(max(1, size), INT63_LIMIT - 1))
+        if size < INT63_LIMIT:
+            config = evolve(config, vocab_size=max(1, size))
     if decide.chance(32):
         config = evolve(config, partition_id="rows/é", staging_partition="staged rows")
     return config
