@@ -32,9 +32,7 @@ or a GPU: the TransferQueue client, the pool on Ray and the Triton kernels.
 The sample is drawn uniformly from all mutants, by seed 0, and tried in the order drawn: what was tried so far is a
 uniform sample too. *Killed* counts against all that were tried; the *score* leaves out those that are equivalent, each
 with its reason below. *Unexplained* are survivors that are still to be looked at. `make mutation` goes on where it
-stopped, up to 400 of each root; with `--again`, `python -m mutation spec` tries unexplained ones anew. In the round
-that completed the 400, 21 of spec and 17 of impl lived on and were faults: tests that were written for them kill them
-now.
+stopped, up to 400 of each root; with `--again`, `python -m mutation spec` tries unexplained ones anew.
 """
 
 

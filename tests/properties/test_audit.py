@@ -395,12 +395,17 @@ def test_ten_thousand_groups(tmp_path, run):
     path.unlink()
 
 
-def test_jobs_do_not_change_the_report(tmp_path, run):
-    path = many(tmp_path / "run.jsonl", 150, 2)
-    lines = path.read_text().splitlines(keepends=True)
+def damaged(path):
+    """A file of 150 groups: line 71 cannot be read, line 141 is not as required."""
+    lines = many(path, 150, 2).read_text().splitlines(keepends=True)
     lines[70] = lines[70].replace('"prompt_idx":', '"prompt_idx": 1, "was":')
     lines[140] = lines[140].replace('"group_id": "group-140"', '"group_id": "group-x"', 1)
     path.write_text("".join(lines))
+    return path
+
+
+def test_jobs_do_not_change_the_report(tmp_path, run):
+    path = damaged(tmp_path / "run.jsonl")
     reports = []
     for jobs in ("1", "2"):
         assert run(path, "--jobs", jobs, "--report", "report.json").exit_code == 2

@@ -121,7 +121,7 @@ def _verify(receipt: ReceiptColumns, found: Columns, staged: StagedColumns, faul
         raise Rejected(Code.ROW_COUNT_MISMATCH, f"{len(found['model_call_id'])} calls for {len(receipt)} manifest rows")
     digests = hashed(staged)
     mismatch = earliest(_pair_rules(receipt, found))
-    with _intact(receipt, staged, digests, len(staged) if mismatch is None else min(len(staged), mismatch[0])):
+    with _intact(receipt, staged, digests, len(staged) if mismatch is None else mismatch[0]):
         if mismatch is not None and mismatch[0] <= len(staged):
             raise _mismatched(receipt, found["model_call_id"].tolist(), *mismatch)
         if fault is not None:
