@@ -3,11 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PEER := nemo-gym==0.7.0
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: help setup peers gate test lint types tests bench soak mutation docs clean
+.PHONY: help setup peers peer field gate test test-deep lint types tests bench soak mutation docs clean
 
 help: ## show the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: .venv/.ready .venv/.peers ## make .venv with everything that is needed
 
@@ -24,10 +25,24 @@ peers: .venv/.peers ## install nemo-gym, the peer that the gate compares with
 	$(BIN)/python -m pip install --quiet --no-deps --ignore-requires-python $(PEER)
 	touch $@
 
+peer: setup ## make the environment of one peer: NAME=verl (NEWEST=1: of its newest release; NAME=--all: of every peer)
+	$(BIN)/python -m tools.peers setup $(NAME) $(if $(NEWEST),--newest)
+
+field: setup ## put every peer through the gate, and write docs/field.json and docs/field.md
+	$(BIN)/python -m tools.field run --set-up
+
 gate: setup ## check our implementation and nemo-gym against the spec
 	$(BIN)/rollproof check impl nemo-gym --report build/gate
 
-test: lint types tests ## everything: lint, types, tests with coverage
+test: lint types tests ## lint, types, and every test but the deep ones
+
+# At size what runs small in `make test`: 20,000 receipts, every mutant, every proof, the kernels, profile ci. Coverage
+# is traced here alone: tracing makes the tests half as slow again.
+test-deep: setup ## every test, the deep ones too, and the coverage of all
+	$(PYTEST) --cov --cov-report=
+	$(BIN)/coverage report --include='spec/*' --fail-under=95
+	$(BIN)/coverage report --include='impl/*' --fail-under=95
+	$(BIN)/coverage report --include='properties/*' --fail-under=90
 
 lint: setup
 	$(BIN)/ruff check
@@ -37,9 +52,7 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=
-	$(BIN)/coverage report --include='spec/*' --fail-under=95
-	$(BIN)/coverage report --include='impl/*' --fail-under=95
+	$(PYTEST) -m 'not deep'
 
 bench: setup ## measure against the peer and the physical limits, and write docs/evidence/speed.md (GPU=1: a device, too)
 	$(BIN)/python -m benchmarks $(if $(GPU),--gpu)
@@ -47,19 +60,20 @@ bench: setup ## measure against the peer and the physical limits, and write docs
 MINUTES ?= 30
 
 soak: setup ## groups through TransferQueue and the pool for MINUTES (30), with faults on
-	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+	$(BIN)/python -m reliability.soak --minutes $(MINUTES)
 
 SAMPLE ?= 400
 
-mutation: setup ## try SAMPLE (400) machine-made faults in spec and impl each, and write docs/evidence/mutation.md
-	$(BIN)/python -m mutation spec --sample $(SAMPLE) --jobs 2
-	$(BIN)/python -m mutation impl --sample $(SAMPLE) --jobs 2
-	$(BIN)/python -m mutation report
+mutation: setup ## check the recorded mutants, try SAMPLE (400) machine-made faults in spec and impl each, and write docs/evidence/mutation.md
+	$(BIN)/python -m tools.mutation_testing confirm
+	$(BIN)/python -m tools.mutation_testing spec --sample $(SAMPLE) --jobs 2
+	$(BIN)/python -m tools.mutation_testing impl --sample $(SAMPLE) --jobs 2
+	$(BIN)/python -m tools.mutation_testing report
 
 docs: setup ## build the site, strictly
-	$(BIN)/python -m rollproof.properties.rules docs/rules.md
-	$(BIN)/python -m rollproof.properties.evidence docs/evidence.md
+	$(BIN)/python -m rollproof.properties.evidence.rules_page docs/rules.md
+	$(BIN)/python -m rollproof.properties.evidence.evidence_page docs/evidence.md
 	$(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what was built
-	rm -rf .venv build site .coverage* .rollproof
+	rm -rf .venv build site docs/evidence/speed .coverage* .rollproof

@@ -1,6 +1,6 @@
 """Side-by-side measurements: ours, the peer and the physical limit, in one process and in one run.
 
-``python -m benchmarks`` runs every module of this package that has a ``main() -> Iterable[Table]``: one question each.
+``python -m benchmarks`` runs every module of this package that has a ``main() -> Iterable[Table]``: one topic each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-"""tensordict asks torch a question that torch has renamed; its warning would stand in every process's output."""
+"""tensordict calls a function that torch has renamed; its warning would appear in every process's output."""
 
 
 @frozen
@@ -24,16 +24,16 @@ class Plot:
     """Which columns of a table to draw: one line each over the first column, both axes logarithmic."""
 
     name: str
-    """The file's, without its ending."""
+    """The file's name, without its ending."""
     lines: tuple[str, ...]
     x: str
     y: str
-    """What the axes say."""
+    """The labels of the axes."""
 
 
 @frozen
 class Table:
-    """What one measurement found: rows of values under ``columns``, and what a reader must know to judge them."""
+    """The result of one measurement: rows of values under ``columns``, and what a reader must know to judge them."""
 
     title: str
     columns: tuple[str, ...]
@@ -45,7 +45,7 @@ class Table:
     """Whether the figures are derived from counts and data sheets: nothing was measured."""
 
     def line(self, column: str) -> list[tuple[float, float]]:
-        """The points of one column over the first, where it was measured."""
+        """Return the points of one column over the first, where it was measured."""
         index = self.columns.index(column)
         return [(row[0], row[index]) for row in self.rows if row[index] is not None]
 
@@ -63,11 +63,11 @@ class Timing:
 
     @property
     def best(self) -> float:
-        """The fastest run: what else the machine does can only add to it."""
+        """The fastest run: other load on the machine can only add to it."""
         return min(self.seconds)
 
     def over(self, other: Timing) -> tuple[float, float]:
-        """How many times as long as ``other``: (smallest, median) over the rounds in which both ran."""
+        """Return how many times as long as ``other`` it took: (smallest, median) over the rounds in which both ran."""
         ratios = [mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=True)]
         return min(ratios), statistics.median(ratios)
 
@@ -77,7 +77,7 @@ UPPER_SIZES: Final = 3
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """How fast a cost grows with its size: 1 is linear, 2 quadratic.
+    """Return how fast a cost grows with its size: 1 is linear, 2 quadratic.
 
     The slope of the least-squares line through the logarithms of the ``UPPER_SIZES`` largest points; None for fewer
     than two.
@@ -93,7 +93,7 @@ ROUND_SECONDS: Final = 0.05
 
 
 def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
-    """Time every contestant once per round, so that whatever the machine does meets all of them.
+    """Time every contestant once per round, so that other load on the machine affects all of them.
 
     A first round is not measured; it tells how often each fits into ``ROUND_SECONDS``. The order turns from round to
     round, and the garbage collector stays off while the clock runs.
@@ -109,7 +109,7 @@ def race(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
 
 
 def timed(call: Callable[[], object], repeats: int) -> float:
-    """Seconds per call, over ``repeats`` calls in a row."""
+    """Return the seconds per call, over ``repeats`` calls in a row."""
     gc.collect()
     gc.disable()
     try:

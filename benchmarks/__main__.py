@@ -27,7 +27,7 @@ from benchmarks.report import RESULTS
 
 
 def measurements(names: Iterable[str] = (), gpu: bool = False) -> dict[str, Callable[[], Iterable[Table]]]:
-    """The ``main`` of every module of this package that has one, by module name; with ``gpu``, those for a device."""
+    """Return the ``main`` of every module here that has one, by module name; with ``gpu``, those for a device."""
     wanted = set(names)
     found = {}
     for info in pkgutil.iter_modules(benchmarks.__path__):
@@ -41,7 +41,7 @@ def measurements(names: Iterable[str] = (), gpu: bool = False) -> dict[str, Call
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on besides the code."""
+    """Return what the figures depend on besides the code."""
     return {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -52,7 +52,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's model name where the system tells it, else its architecture."""
+    """Return the processor's model name where the system tells it, else its architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -78,7 +78,7 @@ def run(names: Iterable[str] = (), gpu: bool = False) -> None:
     found = measurements(names, gpu)
     unknown = sorted(set(names) - found.keys())
     if unknown:
-        raise Wrong(f"no measurement is called {', '.join(unknown)}{'' if gpu else ' (some need --gpu)'}")
+        raise Wrong(f"no such measurement: {', '.join(unknown)}{'' if gpu else ' (some need --gpu)'}")
     about = machine()
     console.print(", ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
     RESULTS.mkdir(exist_ok=True)
@@ -92,14 +92,14 @@ def run(names: Iterable[str] = (), gpu: bool = False) -> None:
 
 
 class Wrong(click.ClickException):
-    """A wrong call: one line, exit status 2."""
+    """A usage error: one line, exit status 2."""
 
     exit_code = 2
 
 
 @click.command
 @click.argument("names", nargs=-1, metavar="[NAME]…")
-@click.option("--gpu", is_flag=True, help="Measure the CUDA device, too.")
+@click.option("--gpu", is_flag=True, help="Also measure the CUDA device.")
 def command(names: tuple[str, ...], gpu: bool) -> None:
     """Run the measurements by NAME, all without names, and write the page of all results.
 

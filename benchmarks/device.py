@@ -34,7 +34,7 @@ Used: TypeAlias = Sequence[tuple[Use, torch.Tensor | None]]
 
 
 def cuda_clock(call: Callable[[], object]) -> float:
-    """The median of ``RUNS`` runs, by the device's own events, after two that are not counted."""
+    """Return the median of ``RUNS`` runs, by the device's own events, after two that are not counted."""
     cuda: Any = torch.cuda
     found: list[float] = []
     for _ in range(RUNS + 2):
@@ -49,7 +49,7 @@ def cuda_clock(call: Callable[[], object]) -> float:
 
 
 def about(device: torch.device) -> str:
-    """The device, its driver and the libraries."""
+    """Return the device, its driver and the libraries."""
     if device.type != "cuda":
         return f"{device}, torch {torch.__version__}, triton {version('triton')}"
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -62,7 +62,7 @@ def about(device: torch.device) -> str:
 
 
 def throughput(contestants: Mapping[str, Callable[[], object]], size: int, clock: Clock) -> list[float]:
-    """GB/s of ``size`` bytes by contestant, in their order."""
+    """Return the GB/s of ``size`` bytes by contestant, in their order."""
     return [size / 1e9 / clock(call) for call in contestants.values()]
 
 
@@ -70,12 +70,12 @@ def throughput(contestants: Mapping[str, Callable[[], object]], size: int, clock
 
 
 def hashed_on_host(pixels: torch.Tensor) -> str:
-    """What there is without a kernel: a copy to the host, and SHA-256 over it."""
+    """Hash without a kernel: a copy to the host, and SHA-256 over it."""
     return hashlib.sha256(pixels.view(torch.uint8).cpu().numpy().data).hexdigest()
 
 
 def hash_table(device: torch.device, sizes: Iterable[int], clock: Clock) -> Table:
-    """media-blake3-v1 where the pixels lie, against the host, and against copying them within the device."""
+    """Measure media-blake3-v1 on the pixels' device, against the host, and against copying them within the device."""
     rows = []
     for size in sizes:
         pixels = torch.randint(0, 2**15, (size // 2,), dtype=torch.int16, device=device).view(torch.bfloat16)
@@ -101,13 +101,13 @@ def hash_table(device: torch.device, sizes: Iterable[int], clock: Clock) -> Tabl
 
 
 def fragments_of(device: torch.device, count: int, tokens: int, layers: int, top_k: int) -> Used:
-    """Spans whose fragments cover them; every fourth has one token more, without a route, before it."""
+    """Return spans whose fragments cover them; every fourth has one token more, without a route, before it."""
     ids = [torch.randint(0, 128, (tokens, layers, top_k), dtype=torch.int16, device=device) for _ in range(count)]
     return [(Use(int(index % 4 == 3), 0, tokens), routes) for index, routes in enumerate(ids)]
 
 
 def gathered_by_torch(used: Used, row: torch.Tensor) -> torch.Tensor:
-    """The same row by torch's own assignments, one per piece."""
+    """Return the same row by torch's own assignments, one per piece."""
     position = 0
     for use, routes in used:
         row[position : position + use.unrouted] = ROUTE_SENTINEL
@@ -119,7 +119,7 @@ def gathered_by_torch(used: Used, row: torch.Tensor) -> torch.Tensor:
 
 
 def gather_table(device: torch.device, shapes: Iterable[tuple[int, int, int, int]], clock: Clock) -> Table:
-    """The gather kernel against torch's assignments, and against copying the finished row."""
+    """Measure the gather kernel against torch's assignments, and against copying the finished row."""
     rows = []
     for shape in shapes:
         used = fragments_of(device, *shape)
@@ -145,7 +145,7 @@ def gather_table(device: torch.device, shapes: Iterable[tuple[int, int, int, int
 
 
 def main() -> Iterable[Table]:
-    """Both tables, on the current CUDA device."""
+    """Yield both tables, on the current CUDA device."""
     device = torch.device("cuda", torch.cuda.current_device())
     yield hash_table(device, HASHED_BYTES, cuda_clock)
     yield gather_table(device, ROUTED, cuda_clock)

@@ -26,7 +26,7 @@ ELSEWHERE: Final = re.compile(r"IMAD|LDG|STG|LDC|BRA|EXIT|NOP|MOV|CS2R|S2R|BAR|U
 
 @frozen
 class Part:
-    """A device, as its maker publishes it."""
+    """A device, with the figures that its maker publishes."""
 
     name: str
     multiprocessors: int
@@ -68,13 +68,13 @@ class Counted:
 
 
 def instructions(sass: str) -> list[str]:
-    """The names of the instructions of disassembled code, in order; a label is kept with its colon."""
+    """Return the names of the instructions of disassembled code, in order; a label is kept with its colon."""
     found = re.findall(r"^(LBB\d+:)|^\S+\t(?:@!?U?P\w+ )?([A-Z][A-Z0-9_]*)[^;]*?(LBB\d+)?;", sass, re.MULTILINE)
     return [label or f"{name} {target}".strip() for label, name, target in found]
 
 
 def longest_loop(code: list[str]) -> list[str]:
-    """The names of the instructions of the loop that is longest in the code."""
+    """Return the names of the instructions of the loop that is longest in the code."""
     labels = {line.removesuffix(":"): index for index, line in enumerate(code) if line.endswith(":")}
     loops: list[list[str]] = [
         code[labels[target] : index + 1]
@@ -87,12 +87,12 @@ def longest_loop(code: list[str]) -> list[str]:
 
 
 def names(code: Iterable[str]) -> list[str]:
-    """Instruction names alone."""
+    """Return instruction names only."""
     return [line.partition(" ")[0] for line in code if not line.endswith(":")]
 
 
 def compiled(kernel: Any, signature: Mapping[str, str], constants: Mapping[str, Any]) -> list[str]:
-    """The instructions of a kernel, compiled for compute capability 9.0. Raises Triton's error where it does not."""
+    """Return a kernel's instructions, compiled for compute capability 9.0. Raises Triton's error where that fails."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -107,7 +107,7 @@ def compiled(kernel: Any, signature: Mapping[str, str], constants: Mapping[str, 
 
 @frozen
 class Hashing:
-    """What hashing one chunk takes: compressing its blocks, and its share of the tree, one parent."""
+    """The cost of hashing one chunk: compressing its blocks, and its share of the tree, one parent."""
 
     block: Counted
     parent: Counted
@@ -129,7 +129,7 @@ class Hashing:
 
 
 def hashing() -> Hashing:
-    """The BLAKE3 kernels, counted. Their lanes are threads: one lane has one thread."""
+    """Count the BLAKE3 kernels. Their lanes are threads: one lane has one thread."""
     from rollproof.impl.kernels import blake3
 
     numbers = dict.fromkeys(("shift", "first_chunk", "count", "last_chunk", "last_bytes", "longest"), "i32")
@@ -144,7 +144,7 @@ def hashing() -> Hashing:
 
 
 def hash_bounds(cost: Hashing, part: Part) -> tuple[float, float, float]:
-    """GB/s at most: by the integer unit, by instruction issue, by memory."""
+    """Return GB/s at most: by the integer unit, by instruction issue, by memory."""
     clocks = part.multiprocessors * part.clock_hz * CHUNK / 1e9
     return (
         clocks * ALU_LANES / cost.alu,
@@ -154,12 +154,12 @@ def hash_bounds(cost: Hashing, part: Part) -> tuple[float, float, float]:
 
 
 def gather_bound(source_bytes: int, part: Part) -> float:
-    """Published GB/s at most, where each int16 id was read from an id of so many bytes; 0 for sentinels alone."""
+    """Return published GB/s at most, where each int16 id was read from so many bytes; 0 for sentinels alone."""
     return part.bytes_per_s * 2 / (source_bytes + 2) / 1e9
 
 
 def main() -> Iterable[Table]:
-    """The counts, and the bounds that follow, for hashing and for gathering."""
+    """Yield the counts, and the bounds that follow, for hashing and for gathering."""
     if not kernels.available():
         return
     cost = hashing()

@@ -28,7 +28,7 @@ PREPARED, MEMORY, SHA = "prepared answers", "memory data plane", "SHA-256 alone"
 
 
 def finalizers(group: StagedGroup) -> dict[str, Callable[[], float]]:
-    """By data plane, what finalizes the group once, and what only hashes it: the answer is the seconds that it took."""
+    """Return, by data plane, what finalizes the group once, and what only hashes it; both return their seconds."""
     prepared, memory = PreparedPlane(group), MemoryDataPlane()
     buffers = [buffer for rollout in group.rollouts for buffer in rollout.hashed]
 
@@ -50,7 +50,7 @@ def finalizer(plane: Any) -> RolloutReassembler:
 
 
 def serve(channel: Any, shape: tuple[int, int, int], groups: int) -> None:
-    """Finalize on request: per data plane named in ``channel``, answer the mean seconds over some groups."""
+    """Finalize on request: per data plane named in ``channel``, answer with the mean seconds over some groups."""
     run = finalizers(group_of(*shape))
     for warm_up in run.values():
         warm_up()
@@ -62,7 +62,7 @@ def serve(channel: Any, shape: tuple[int, int, int], groups: int) -> None:
 
 @contextmanager
 def on_cores(cores: Sequence[int], shape: tuple[int, int, int], groups: int) -> Iterator[Callable[[str], float]]:
-    """A process that may use these cores: call it with a data plane for the seconds per group."""
+    """Start a process that may use these cores: call it with a data plane for the seconds per group."""
     ours, theirs = multiprocessing.Pipe()
     mine = os.sched_getaffinity(0)
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, shape, groups), daemon=True)
@@ -90,7 +90,7 @@ def on_cores(cores: Sequence[int], shape: tuple[int, int, int], groups: int) -> 
 def measure(
     counts: Sequence[int], shape: tuple[int, int, int], groups: int, rounds: int = ROUNDS
 ) -> dict[tuple[str, int], list[float]]:
-    """Seconds per group, by contestant and count of cores, round by round."""
+    """Return the seconds per group, by contestant and count of cores, round by round."""
     cores = sorted(os.sched_getaffinity(0))
     found: dict[tuple[str, int], list[float]] = {}
     with ExitStack() as stack:
@@ -104,7 +104,7 @@ def measure(
 
 
 def main() -> Iterable[Table]:
-    """A table per shape: each data plane on one core and on two, where the machine has two."""
+    """Yield a table per shape: each data plane on one core and on two, where the machine has two."""
     counts = (1, 2)[: len(os.sched_getaffinity(0))]
     for shape in SHAPES:
         rollouts, calls, tokens = shape
@@ -125,7 +125,7 @@ def main() -> Iterable[Table]:
                 f"Medians of {ROUNDS} rounds of {groups} groups, in turn. Staging, and clearing, is not timed.",
                 "Prepared answers: reading and writing cost nothing. Memory data plane: both copy every row.",
                 "Speed-up: against one core in the same round. As many threads as the process has cores.",
-                "Possible: if all hashing, and nothing else, went on beside what needs the interpreter's lock.",
+                "Possible: if all hashing, and nothing else, ran in parallel with what needs the interpreter's lock.",
                 "More finalizers, not more threads, is what uses more cores: see the pool.",
             ),
         )

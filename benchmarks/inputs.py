@@ -1,7 +1,7 @@
-"""Staged rollouts and groups of any size, built as columns: what a data plane answers, and the receipts that fit it.
+"""Staged rollouts and groups of any size, built as columns: the answers of a data plane, and the receipts for them.
 
 A rollout of 100,000 calls or of 10,000,000 tokens takes seconds. Its digests are computed by the implementation that is
-measured; that they are right is said by the peer, which verifies the same rows.
+measured; the peer, which verifies the same rows, confirms them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StagedRollout:
     keys: list[str]
     receipt: dict[str, Any]
     answer: TensorDict
-    """What one batched read of all its rows returns."""
+    """The answer to one batched read of all its rows."""
     columns: StagedColumns = field(repr=False)
     chain: list[int]
     """The calls from the root to the terminal one."""
@@ -70,12 +70,12 @@ class StagedRollout:
 
 
 def chain_of(calls: int) -> list[int]:
-    """The parents of calls that each continue the one before; -1 is the root's."""
+    """Return the parents of calls that each continue the one before; -1 is the root's."""
     return list(range(-1, calls - 1))
 
 
 def star_of(calls: int) -> list[int]:
-    """The parents of calls that all continue the first one."""
+    """Return the parents of calls that all continue the first one."""
     return [-1] + [0] * (calls - 1)
 
 
@@ -85,7 +85,7 @@ def rollout_of(
     rollout_id: str = "group-7_g0",
     routes: Sequence[RouteFragment] | None = None,
 ) -> StagedRollout:
-    """The rollout whose call ``i`` continues ``parents[i] < i`` with ``tokens`` tokens; half of them are carry.
+    """Return the rollout whose call ``i`` continues ``parents[i] < i`` with ``tokens`` tokens; half of them are carry.
 
     ``routes`` are the calls' own, all of one shape. Only the terminal call's cumulative hash is real: a verifier
     recomputes no other, and hashing every prefix here would take longer than the measurement.
@@ -112,7 +112,7 @@ def rollout_of(
 def _unhashed(
     parents: Sequence[int], tokens: int, rollout_id: str
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-    """Everything of the calls but their digests: their fields, and the three token columns."""
+    """Return everything of the calls but their digests: their fields, and the three token columns."""
     count, carry = len(parents), tokens // 2
     depths = [0] * count
     for call, parent in enumerate(parents):
@@ -141,7 +141,7 @@ def _unhashed(
 
 
 def _chain_hashes(columns: StagedColumns, parents: Sequence[int]) -> list[bytes]:
-    """Per call the hash that ties it to its parent's (section 2), in any tree."""
+    """Return, per call, the hash that ties it to its parent's (section 2), in any tree."""
     encoded, hashes = columns.encoded, list[bytes]()
     for (start, end), count, parent in zip(pairwise(encoded.bounds), encoded.counts, parents, strict=True):
         link = b"\x00" if parent < 0 else b"\x01" + hashes[parent]
@@ -155,7 +155,7 @@ def _digests(values: Any) -> NDArray[np.uint8]:
 
 
 def _answer(columns: StagedColumns, routes: Sequence[RouteFragment] | None) -> TensorDict:
-    """The wire columns (section 9) as a batched read gives them: vectors jagged, scalars dense."""
+    """Return the wire columns (section 9) as a batched read gives them: vectors jagged, scalars dense."""
     fields, count = columns.fields, len(columns)
     parents = fields["parent_call_id"]
     lengths = np.zeros(count, dtype=np.int64) if routes is None else fields["delta_len"]
@@ -196,7 +196,7 @@ def _texts(values: Sequence[str]) -> torch.Tensor:
 
 
 def _receipt(rollout_id: str, keys: Sequence[str], fields: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """The rollout's receipt as JSON values."""
+    """Return the rollout's receipt as JSON values."""
     texts = ("model_call_id", "parent_call_id", "mode")
     numbers = ("prev_len", "delta_len", "cum_len", "weight_version")
     digests = ("digest", "extras_digest", "chain_hash", "cumulative_hash")
@@ -222,7 +222,7 @@ class StagedGroup:
 
     @property
     def tokens(self) -> int:
-        """Of all its rows."""
+        """The tokens of all its rows."""
         return sum(len(rollout.columns.token_ids) for rollout in self.rollouts)
 
     def finalize(self, reassembler: Any) -> Any:
@@ -245,7 +245,7 @@ GROUP: Final = "group-7"
 
 
 def group_of(rollouts: int, calls: int, tokens: int, routed_dims: tuple[int, int] | None = None) -> StagedGroup:
-    """Rollouts of one chain of calls each; with (layers, top-k) every call has routes, the same in every rollout."""
+    """Return rollouts of one chain of calls each; with (layers, top-k) every call has routes, equal in all rollouts."""
     routes = None if routed_dims is None else [route_fragment(tokens, *routed_dims, seed) for seed in range(calls)]
     return StagedGroup(
         tuple(rollout_of(chain_of(calls), tokens, f"{GROUP}_g{index}", routes) for index in range(rollouts))
@@ -253,7 +253,7 @@ def group_of(rollouts: int, calls: int, tokens: int, routed_dims: tuple[int, int
 
 
 def route_fragment(tokens: int, layers: int, top_k: int, seed: int, experts: int = 128) -> RouteFragment:
-    """Some routes of one call, int16: ``top_k`` distinct experts per token and layer."""
+    """Return some routes of one call, int16: ``top_k`` distinct experts per token and layer."""
     generator = np.random.default_rng(seed)
     some = np.argsort(generator.random((256, layers, experts)), axis=-1)[..., :top_k].astype(np.int16)
     chosen = some[generator.integers(0, len(some), tokens)]
@@ -262,7 +262,7 @@ def route_fragment(tokens: int, layers: int, top_k: int, seed: int, experts: int
 
 @define(eq=False)
 class PreparedPlane:
-    """A data plane that costs nothing: it answers what was prepared, and lets go of what is put.
+    """A data plane that costs nothing: it returns prepared answers, and discards what is put.
 
     With ``fresh`` it answers a copy, as a plane does that fetches rows from elsewhere. What was put last is ``put``.
     """
@@ -272,7 +272,7 @@ class PreparedPlane:
     put: Any = None
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
-        """The rollout's whole answer: all its rows, in the order of its manifest."""
+        """Return the rollout's whole answer: all its rows, in the order of its manifest."""
         found = next(rollout for rollout in self.group.rollouts if rollout.keys == sample_ids)
         columns = {name: found.answer.get(name) for name in select_fields if name in found.answer.keys()}  # noqa: SIM118
         answer = TensorDict(columns, batch_size=[len(sample_ids)])
@@ -283,7 +283,7 @@ class PreparedPlane:
         self.put = fields
 
     def clear_samples(self, sample_ids: list[str], partition_id: str) -> None:
-        """Nothing is stored."""
+        """Do nothing: nothing is stored."""
 
 
 def fill(plane: Any, group: StagedGroup) -> None:

@@ -11,32 +11,29 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import torch
-
 from benchmarks import ROUND_SECONDS, Table, Timing, race
 from benchmarks.inputs import chain_of, rollout_of
 from rollproof.impl.lineage import verify
 from rollproof.impl.records import read_receipt
 from rollproof.impl.staged import decode
-from rollproof.properties.adapters.nemo_gym import load_staging, row_of
-from rollproof.properties.adapters.nemo_gym_source import snapshots_of
+from rollproof.properties.nemo_gym.adapter import load_staging, row_of
+from rollproof.properties.nemo_gym.source import snapshots_of
 
 SHAPES: Final = ((20, 1600), (1000, 32), (20, 16_000))
 """(calls, tokens per call)."""
 ROUNDS: Final = 15
-OURS, ALONE, THEIRS, READY = "ours", "ours, on one thread", "nemo-gym", "nemo-gym, snapshots ready"
+OURS, THEIRS, READY = "ours", "nemo-gym", "nemo-gym, snapshots ready"
 SHA: Final = "SHA-256 alone"
 OURS_JSON, THEIRS_JSON = "ours, receipt from JSON", "nemo-gym, receipt from JSON"
 
 
 def measure(calls: int, tokens: int, rounds: int = ROUNDS) -> tuple[dict[str, Timing], int]:
-    """Timings by contestant, and how many bytes must be hashed."""
+    """Return timings by contestant, and how many bytes must be hashed."""
     work, staging = rollout_of(chain_of(calls), tokens), load_staging()
     columns, model = read_receipt(work.receipt), staging.RolloutReceipt.model_validate(work.receipt)
     snapshots, buffers = snapshots_of(work.answer), work.hashed
     contestants: dict[str, Callable[[], Any]] = {
         OURS: lambda: verify(columns, decode(work.answer)),
-        ALONE: alone(lambda: verify(columns, decode(work.answer))),
         THEIRS: lambda: staging.verify_and_linearize(model, snapshots_of(work.answer)),
         READY: lambda: staging.verify_and_linearize(model, snapshots),
         OURS_JSON: lambda: verify(read_receipt(work.receipt), decode(work.answer)),
@@ -50,22 +47,8 @@ def measure(calls: int, tokens: int, rounds: int = ROUNDS) -> tuple[dict[str, Ti
     return race(contestants, rounds), sum(map(len, buffers))
 
 
-def alone(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call without help from a second thread."""
-
-    def on_one_thread() -> Any:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return call()
-        finally:
-            torch.set_num_threads(threads)
-
-    return on_one_thread
-
-
 def main() -> Iterable[Table]:
-    """One table per shape."""
+    """Yield one table per shape."""
     for calls, tokens in SHAPES:
         timings, size = measure(calls, tokens)
         ours = {name: timings[OURS_JSON if name == THEIRS_JSON else OURS] for name in timings}
@@ -79,7 +62,6 @@ def main() -> Iterable[Table]:
             rows,
             (
                 f"{ROUNDS} rounds, interleaved; each contestant repeats for {1e3 * ROUND_SECONDS:.0f} ms per round.",
-                "Ours may hash on as many threads as torch uses; the others run on one, nemo-gym and SHA-256 always.",
                 "Inside the clock: from the data plane's batched answer to the verified row.",
                 "nemo-gym: columns to lists, its snapshots built and validated (what a StagingSource does), then "
                 "verify_and_linearize. Snapshots ready: verify_and_linearize alone.",

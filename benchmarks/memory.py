@@ -21,7 +21,7 @@ from attrs import frozen
 from benchmarks import Table
 from benchmarks.inputs import STAGING, TRAIN, PreparedPlane, StagedGroup, group_of
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.tensors import named_columns
+from rollproof.properties.adapters.tensors import named_columns
 
 RUNS: Final = 3
 TARGET: Final = 2.5
@@ -39,7 +39,7 @@ class Shape:
     routed_dims: tuple[int, int] | None = None
 
     def build(self) -> StagedGroup:
-        """The group, staged."""
+        """Return the group, staged."""
         return group_of(self.rollouts, self.calls, self.tokens, self.routed_dims)
 
 
@@ -53,7 +53,7 @@ ANSWERS: Final = {False: "outside", True: "counted"}
 
 
 def reassembler(plane: Any, shape: Shape) -> RolloutReassembler:
-    """A finalizer over a plane, with direct router replay where there are routes."""
+    """Return a finalizer over a plane, with direct router replay where there are routes."""
     return RolloutReassembler(
         plane,
         partition_id=TRAIN,
@@ -66,12 +66,12 @@ def reassembler(plane: Any, shape: Shape) -> RolloutReassembler:
 
 
 def published_bytes(fields: Any) -> int:
-    """What the rows hold, column by column."""
+    """Return the size of the rows, column by column."""
     return sum(row.numel() * row.element_size() for _, rows in named_columns(fields) for row in rows)
 
 
 def growth(call: Callable[[], object]) -> int:
-    """How many bytes the resident set has grown at its highest while ``call`` ran. Linux."""
+    """Return how many bytes the resident set has grown at its highest while ``call`` ran. Linux."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else what building the inputs left in the allocator would be used unseen
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
@@ -81,14 +81,14 @@ def growth(call: Callable[[], object]) -> int:
 
 
 def status(name: str) -> int:
-    """One figure of this process, in bytes."""
+    """Return one figure of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (value,) = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
     return 1024 * int(value)
 
 
 def measure_here(shape: Shape, fresh: bool) -> tuple[int, int]:
-    """The growth of this process while it finalizes one group, and the bytes of its rows."""
+    """Return the growth of this process while it finalizes one group, and the bytes of its rows."""
     warm = Shape("", 2, 2, 8, shape.routed_dims)
     warm_group = warm.build()
     warm_group.finalize(reassembler(PreparedPlane(warm_group), warm))
@@ -100,7 +100,7 @@ def measure_here(shape: Shape, fresh: bool) -> tuple[int, int]:
 
 
 def measure(shape: str, fresh: bool) -> tuple[int, int]:
-    """The same in a fresh process, every larger allocation of which is its own: none is served from what was freed."""
+    """Measure in a fresh process, whose larger allocations are all its own: none is served from what was freed."""
     command = [sys.executable, "-m", "benchmarks.memory", shape, *(["--fresh"] if fresh else [])]
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "2"}
     done = subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True, stdout=subprocess.PIPE)
@@ -109,7 +109,7 @@ def measure(shape: str, fresh: bool) -> tuple[int, int]:
 
 
 def main() -> Iterable[Table]:
-    """One table: every shape, with the rows that are read outside and inside the count."""
+    """Yield one table: every shape, with the rows that are read outside and inside the count."""
     rows = []
     for name in ("tokens", "routes"):
         for fresh, answers in ANSWERS.items():

@@ -57,7 +57,7 @@ def write(results: Path = RESULTS, page: Path = PAGE) -> list[Path]:
 
 
 def section(name: str, stored: Mapping[str, Any], tables: Iterable[Table], plots: str) -> Iterator[str]:
-    """One measurement: its question, its tables and its plots."""
+    """Yield one measurement: its question, its tables and its plots."""
     question, _, rest = (importlib.import_module(f"benchmarks.{name}").__doc__ or name).partition("\n")
     yield f"## {question.rstrip('.')}\n"
     yield f"{rest.strip()}\n"
@@ -74,7 +74,7 @@ def section(name: str, stored: Mapping[str, Any], tables: Iterable[Table], plots
 
 
 def markdown(table: Table) -> Iterator[str]:
-    """The table's lines."""
+    """Yield the table's lines."""
     yield row_of(table.columns)
     yield row_of(["---", *["---:"] * (len(table.columns) - 1)])
     yield from (row_of(map(shown, row)) for row in table.rows)
@@ -85,7 +85,7 @@ def row_of(cells: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as readers want it: three digits that mean something, thousands set apart."""
+    """Return a value for readers: three significant digits, thousands separated."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -95,7 +95,7 @@ def shown(value: Any) -> str:
 
 
 def draw(table: Table, plot: Plot, path: Path) -> None:
-    """The plot's lines as an SVG file, each with its slope; a dotted one is linear."""
+    """Draw the plot's lines as an SVG file, each with its slope; a dotted one is linear."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 4.5), layout="constrained")
         axes = figure.add_subplot(xscale="log", yscale="log", xlabel=plot.x, ylabel=plot.y)
@@ -111,6 +111,6 @@ def draw(table: Table, plot: Plot, path: Path) -> None:
 
 
 def linear(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """A line of slope 1 through the largest point, down to where the smallest begins."""
+    """Return a line of slope 1 through the largest point, down to where the smallest begins."""
     (largest, high), smallest = points[-1], max(points[0][0], points[-1][0] / 1000)
     return [smallest, largest], [high * smallest / largest, high]

@@ -25,7 +25,7 @@ ROUNDS: Final = 5
 
 
 def bundle(images: int) -> dict[str, torch.Tensor]:
-    """So many images of 1024 x 1024 pixels in bfloat16, packed."""
+    """Return so many images of 1024 x 1024 pixels in bfloat16, packed."""
     generator = torch.Generator().manual_seed(images)
     return image_bundle(
         [torch.rand(3, SIDE, SIDE, generator=generator).to(torch.bfloat16) for _ in range(images)], PATCH
@@ -33,7 +33,7 @@ def bundle(images: int) -> dict[str, torch.Tensor]:
 
 
 def copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What staging holds of the pixels, or what reading it gives."""
+    """Return a copy of the pixels, as staging holds it, or as reading it gives."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
@@ -49,7 +49,7 @@ def restored_from_hash(staged: str, fresh: dict[str, torch.Tensor]) -> bool:
 
 
 def hashed(parts: list[memoryview]) -> str:
-    """What hashing the bytes costs by itself."""
+    """Hash the bytes alone."""
     state = hashlib.sha256()
     for part in parts:
         state.update(part)
@@ -57,7 +57,7 @@ def hashed(parts: list[memoryview]) -> str:
 
 
 def main() -> Iterable[Table]:
-    """One table: bytes staged at the cut, and the time of the cut and of the restore."""
+    """Yield one table: bytes staged at the cut, and the time of the cut and of the restore."""
     rows = []
     for images in IMAGES:
         fresh = bundle(images)

@@ -18,10 +18,9 @@ from attrs import frozen
 from benchmarks import ROUND_SECONDS, Table, race
 from rollproof.impl.assembly import RouteFragment, execute, lay_out, routed_extras_digest
 from rollproof.impl.envelope import decode_routes, encode_routes
-from rollproof.impl.plan import Use, use_of
-from rollproof.properties.adapters.nemo_gym import load_staging
+from rollproof.impl.plan import SCHEMA, RouteAssemblyPlan, RouteSpan, Use, use_of
+from rollproof.properties.nemo_gym.adapter import load_staging
 from rollproof.spec.constants import ROUTE_ENCODING_ENVELOPE, ROUTE_ENCODING_LIST, ROUTE_SENTINEL, ROUTED_EXPERTS
-from rollproof.spec.records import RouteAssemblyPlan, RouteSpan
 
 TOKENS: Final = 32_768
 LAYERS: Final = 48
@@ -46,7 +45,7 @@ class Workload:
 
 
 def workload() -> Workload:
-    """Twenty calls of equal length, half of each carry."""
+    """Return twenty calls of equal length, half of each carry."""
     generator = np.random.default_rng(0)
     some = np.argsort(generator.random((512, LAYERS, EXPERTS)), axis=-1)[..., :TOP_K].astype(np.int16)
     lengths = [TOKENS * (index + 1) // FRAGMENTS - TOKENS * index // FRAGMENTS for index in range(FRAGMENTS)]
@@ -66,13 +65,13 @@ def workload() -> Workload:
 
 
 def plan_over(fragments: dict[str, RouteFragment]) -> RouteAssemblyPlan:
-    """The plan that uses each fragment in full."""
+    """Return the plan that uses each fragment in full."""
     spans = tuple(
         RouteSpan(key, tokens // 2, tokens - tokens // 2, tokens, 1, routed_extras_digest(fragment))
         for key, fragment in fragments.items()
         for tokens in [len(fragment.routes)]
     )
-    return RouteAssemblyPlan("staging", spans, tuple(fragments), TOKENS)
+    return RouteAssemblyPlan(SCHEMA, "staging", spans, tuple(fragments), TOKENS)
 
 
 def with_their_codec(staging: Any, work: Workload) -> torch.Tensor:
@@ -96,7 +95,7 @@ def with_their_codec(staging: Any, work: Workload) -> torch.Tensor:
 
 
 def from_envelopes(work: Workload) -> torch.Tensor:
-    """Ours, starting where the peer starts."""
+    """Assemble with ours, starting where the peer starts."""
     fragments = {
         key: RouteFragment(decode_routes(envelope), ROUTE_ENCODING_ENVELOPE, b"null")
         for key, envelope in work.envelopes.items()
@@ -105,14 +104,14 @@ def from_envelopes(work: Workload) -> torch.Tensor:
 
 
 def unverified(used: list[tuple[Use, torch.Tensor]]) -> torch.Tensor:
-    """The copying alone."""
+    """Only copy."""
     row = torch.empty((TOKENS, LAYERS, TOP_K), dtype=torch.int16)
     lay_out(used, row)
     return row
 
 
 def main() -> Iterable[Table]:
-    """One table: every contestant, against ours and against the copy."""
+    """Yield one table: every contestant, against ours and against the copy."""
     work, staging = workload(), load_staging()
     used = [(use_of(span), work.fragments[span.staging_key].routes) for span in work.plan.spans]
     result = torch.cat([routes for _, routes in used])

@@ -18,8 +18,8 @@ from benchmarks.inputs import StagedRollout, chain_of, rollout_of, star_of
 from rollproof.impl.lineage import verify
 from rollproof.impl.records import read_receipt
 from rollproof.impl.staged import decode
-from rollproof.properties.adapters.nemo_gym import load_staging, row_of
-from rollproof.properties.adapters.nemo_gym_source import snapshots_of
+from rollproof.properties.nemo_gym.adapter import load_staging, row_of
+from rollproof.properties.nemo_gym.source import snapshots_of
 
 OURS, THEIRS, SHA = "ours ms", "nemo-gym ms", "SHA-256 alone ms"
 ROUNDS: Final = 5
@@ -40,7 +40,7 @@ class Series:
 
 
 def series() -> tuple[Series, ...]:
-    """The three directions."""
+    """Return the three directions."""
     calls, tokens = tuple(10**power for power in range(6)), tuple(10**power for power in range(3, 8))
     return (
         Series("calls", "calls in one chain, 16 tokens each", calls, lambda size: rollout_of(chain_of(size), 16)),
@@ -52,7 +52,7 @@ def series() -> tuple[Series, ...]:
 
 
 def contestants_of(rollout: StagedRollout) -> dict[str, Callable[[], Any]]:
-    """What is timed over one rollout."""
+    """Return what is timed over one rollout."""
     staging, receipt = load_staging(), read_receipt(rollout.receipt)
     model = staging.RolloutReceipt.model_validate(rollout.receipt)
     return {
@@ -63,7 +63,7 @@ def contestants_of(rollout: StagedRollout) -> dict[str, Callable[[], Any]]:
 
 
 def measure(rollout: StagedRollout, without: Iterable[str] = (), rounds: int = ROUNDS) -> Mapping[str, float]:
-    """The fewest seconds by contestant. Raises ``AssertionError`` where two of them find different rows."""
+    """Return the fewest seconds by contestant. Raises ``AssertionError`` where two of them find different rows."""
     contestants = {name: run for name, run in contestants_of(rollout).items() if name not in without}
     once: dict[str, float] = {}
     if THEIRS in contestants:
@@ -79,7 +79,7 @@ def measure(rollout: StagedRollout, without: Iterable[str] = (), rounds: int = R
 
 
 def grow(one: Series, budget: float = PEER_SECONDS, rounds: int = ROUNDS) -> Table:
-    """One direction, size by size; from where nemo-gym would take more than ``budget`` seconds, without it."""
+    """Measure one direction, size by size; from where nemo-gym would take more than ``budget`` seconds, without it."""
     rows: list[tuple[Any, ...]] = []
     stopped: tuple[str, ...] = ()
     expected = 0.0
@@ -100,13 +100,12 @@ COLUMNS: Final = ("size", OURS, THEIRS, SHA, "nemo-gym x ours", "ours µs per un
 NOTES: Final = (
     f"The fastest of {ROUNDS} rounds, interleaved; each contestant repeats for {1e3 * ROUND_SECONDS:.0f} ms per round. "
     f"nemo-gym runs once where it takes more than {ONCE_SECONDS:g} s.",
-    "Ours may hash on as many threads as torch uses; the others run on one.",
     "Wherever nemo-gym runs, both rows are compared; the receipt is parsed before the clock starts.",
 )
 
 
 def slopes(tables: Sequence[tuple[Series, Table]]) -> Table:
-    """How each contestant's time grows over its largest sizes."""
+    """Tabulate how each contestant's time grows over its largest sizes."""
     rows = []
     for one, table in tables:
         for name in (OURS, THEIRS, SHA):
@@ -122,7 +121,7 @@ def slopes(tables: Sequence[tuple[Series, Table]]) -> Table:
 
 
 def main() -> Iterable[Table]:
-    """One table per direction, and one of all slopes."""
+    """Yield one table per direction, and one of all slopes."""
     done = []
     for one in series():
         done.append((one, grow(one)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,19 +13,28 @@ import pytest
 
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
 
+# A run in the background may have been started with these ignored, and the processes that tests interrupt inherit it.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
+
 
 @pytest.fixture(scope="session")
 def queue() -> Iterator[TransferQueueDataPlane]:
-    """A client of a queue on a local Ray. Its tests are in the xdist group "ray": one worker starts it, once."""
+    """Yield a client of a queue on a local Ray. Its tests are in the xdist group "ray": one worker starts it, once."""
     with local_queue():
         plane = TransferQueueDataPlane(timeout_s=60.0)
         yield plane
         plane.close()
 
 
+DOCS_PAGE = re.compile(r"tests/test_docs\.py::test_\w+\[((?:\w+/)*[\w-]+\.md)[:\]]")
+"""The blocks of a page run in one folder and one process, so all of them belong to one worker."""
+
+
 @cache
 def group_of_file(path: str) -> str | None:
-    """The xdist group that a file's ``pytestmark`` names."""
+    """Return the xdist group that a file's ``pytestmark`` names."""
     found = re.search(r'^pytestmark = pytest\.mark\.xdist_group\("(\w+)"\)', Path(path).read_text(), re.MULTILINE)
     return None if found is None else found[1]
 
@@ -38,6 +48,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if page := DOCS_PAGE.match(nodeid):
+                return page[1]
             if nodeid.rfind("@") > nodeid.rfind("]"):
                 return nodeid.rpartition("@")[2]
             return group_of_file(str(config.rootpath / nodeid.partition("::")[0])) or nodeid

@@ -1,7 +1,8 @@
-"""Every code block of README.md, CONTRIBUTING.md and docs/ runs as it stands there.
+"""Every code block of README.md, CONTRIBUTING.md and docs/ runs as written.
 
-The blocks of a page run in order, in one fresh folder that looks like a clone: shell blocks by bash, Python blocks in
-one namespace of one process. Data must parse, and the commands of CI recipes must exist. A block may be left out only
+The blocks of a page run in order, in one fresh folder that looks like a clone, or in an empty one where the page says
+that it takes one: shell blocks by bash, Python blocks in one namespace of one process. Then `make lint` must still
+pass there. Data must parse, and the commands of CI recipes must exist. A block may be left out only
 with a comment ``<!-- not run: reason -->`` above it, and only where ``EXEMPT`` says so.
 """
 
@@ -28,10 +29,13 @@ from rollproof.properties.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-DRY = ("gate", "test")
+DRY = ("gate", "test", "test-deep")
 """Targets of make that a block may name. They set .venv up and run for minutes, so make says what it would do."""
-COPIED = {"benchmarks", "docs", "examples", "impl", "properties", "spec", "vectors"}
+COPIED = {"benchmarks", "docs", "examples", "impl", "properties", "spec", "tests", "vectors"}
 """Folders that a block may read, or write, without touching ours."""
+ANYWHERE = "an empty folder"
+"""What a page says that does not need a clone."""
+LINT = ("--assume-old=.venv/.ready", "--assume-old=.venv/.peers", "lint")
 EXEMPT: dict[str, int] = {}
 """How many blocks of a page are not run."""
 LANGUAGES = {"sh", "python", "json", "toml", "yaml", "text", "diff"}
@@ -89,9 +93,9 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 def make_clone(folder):
-    """A copy of what a clone holds, .venv, and a make that only says what it would do."""
+    """Return a copy of what a clone holds, .venv, and a make that only says what it would do."""
     for entry in ROOT.iterdir():
-        if entry.is_file() and not entry.name.startswith("."):
+        if entry.is_file() and not (entry.name.startswith(".") and entry.name != ".gitignore"):
             shutil.copy(entry, folder)
         elif entry.name in COPIED:
             shutil.copytree(entry, folder / entry.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -110,13 +114,16 @@ def make_clone(folder):
 
 @pytest.fixture(scope="session")
 def ran(tmp_path_factory):
-    """What came of a page's blocks: by line, the error or None."""
+    """Return the outcome of a page's blocks: by line, the error or None."""
 
     @cache
     def run_page(page):
         folder = tmp_path_factory.mktemp(page.stem)
         environment = make_clone(folder)
-        common = {"cwd": folder, "env": environment, "text": True}
+        place = folder
+        if ANYWHERE in page.read_text(encoding="utf-8"):
+            place = tmp_path_factory.mktemp("empty")
+        common = {"cwd": place, "env": environment, "text": True}
         outcomes, interpreter = {}, None
         for block in blocks_of(page):
             if block.exempt or block.language not in {"sh", "python"}:
@@ -132,9 +139,20 @@ def ran(tmp_path_factory):
             outcomes[block.line] = json.loads(interpreter.stdout.readline() or '"the interpreter died"')
         if interpreter is not None:
             interpreter.communicate(timeout=SECONDS)
+        if place == folder:
+            outcomes[LINT] = lint(folder)
         return outcomes
 
     return run_page
+
+
+def lint(folder):
+    """Return what `make lint` complains about in a clone, or None."""
+    command = [shutil.which("make"), *LINT]
+    result = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=SECONDS
+    )
+    return f"make lint, after all blocks: exit code {result.returncode}\n{result.stdout}" if result.returncode else None
 
 
 def run_shell(block, common):
@@ -149,7 +167,7 @@ def run_shell(block, common):
 
 
 def recipe_lines(content):
-    """The shell lines of a GitHub workflow's ``run`` or a GitLab job's ``script``, wherever they stand."""
+    """Return the shell lines of a GitHub workflow's ``run`` or a GitLab job's ``script``, wherever they are."""
     if isinstance(content, list):
         for item in content:
             yield from recipe_lines(item)
@@ -162,7 +180,7 @@ def recipe_lines(content):
 
 
 def wrong_command(line):
-    """What is wrong with one line: a program that is not there, or a call of rollproof that it would refuse."""
+    """Return what is wrong with one line: a program that is not there, or a call of rollproof that it would refuse."""
     words = shlex.split(line, comments=True)
     if not words:
         return None
@@ -180,10 +198,22 @@ def wrong_command(line):
 # ── tests ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+DAILY = {"index.md"}
+"""Pages whose programs run in `make test`; those of the others are deep. Data is parsed in both."""
+
+
+def deep_unless(daily):
+    return [] if daily else pytest.mark.deep
+
+
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(block, id=block.name, marks=pytest.mark.xdist_group(f"docs-{block.page.stem}"))
+        pytest.param(
+            block,
+            id=block.name,
+            marks=deep_unless(block.page.name in DAILY or block.language not in {"sh", "python"}),
+        )
         for block in BLOCKS
         if not block.exempt
     ],
@@ -203,6 +233,19 @@ def test_block(block, ran):
         case "yaml":
             wrong = map(wrong_command, recipe_lines(yaml.safe_load(block.source)))
             assert list(filter(None, wrong)) == []
+
+
+LINTED = [page for page in PAGES if any(block.page == page and block.language == "sh" for block in BLOCKS)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=os.path.relpath(page, ROOT), marks=deep_unless(page.name in DAILY)) for page in LINTED],
+)
+def test_lint_passes_after_a_page(page, ran):
+    complaint = ran(page).get(LINT)
+    if complaint is not None:
+        pytest.fail(complaint, pytrace=False)
 
 
 def parses(text):
@@ -240,6 +283,18 @@ def test_make_targets_and_commands_in_running_text_exist():
             assert command in commands, f"{page.name}: rollproof {command}"
 
 
+def test_files_in_running_text_exist():
+    named = {
+        (page.name, file)
+        for page in PAGES
+        for file in re.findall(
+            r"`((?:spec|impl|properties|docs|tests|tools|vectors|examples)/[\w./-]*)`", page.read_text(encoding="utf-8")
+        )
+    }
+    assert len(named) > 20
+    assert [(page, file) for page, file in sorted(named) if not (ROOT / file).exists()] == []
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -253,9 +308,16 @@ def test_make_targets_and_commands_in_running_text_exist():
 def test_a_wrong_block_is_seen(ran, tmp_path, source, says):
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{source}\n", encoding="utf-8")
-    (*right, wrong) = ran(page).values()
+    (*right, wrong, linted) = ran(page).values()
     assert right in ([], [None])
     assert says in wrong
+    assert linted is None
+
+
+def test_a_block_that_breaks_lint_is_seen(ran, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n```sh\necho 'import os' > adapter.py\n```\n", encoding="utf-8")
+    assert "F401" in ran(page)[LINT]
 
 
 @pytest.mark.parametrize(
@@ -273,3 +335,11 @@ def test_a_wrong_recipe_is_seen(line, wrong):
     content = {"jobs": {"gate": {"steps": [{"uses": "actions/checkout@v4"}, {"run": f"{line}\n"}]}}}
     assert list(recipe_lines(content)) == [line]
     assert list(recipe_lines({"gate": {"script": [line, line]}})) == [line, line]
+
+
+@pytest.mark.deep
+def test_the_site_builds_strictly(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "index.html").exists()

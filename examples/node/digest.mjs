@@ -16,6 +16,7 @@ function expect(holds, what) {
 
 export const isText = (value) => typeof value === "string" && value.isWellFormed();
 export const isIdentifier = (value) => isText(value) && value !== "";
+const isRolloutId = (value) => isIdentifier(value) && !value.includes("/") && value !== "__generation_cut__";
 export const isLength = (value) => typeof value === "bigint" && value >= 0n && value < INT63;
 export const isDigest = (value) => typeof value === "string" && /^[0-9a-f]{64}$/.test(value);
 const isMask = (value) => Object.is(value, 0) || value === 1;
@@ -124,7 +125,7 @@ export function callDigest(call) {
 function checkCall(call) {
   expect(call.schema_version === 2n && call.digest_version === 2n, "unknown schema or digest version");
   expect(call.extras_digest_version === 1n, "unknown extras digest version");
-  expect(isIdentifier(call.rollout_id) && !call.rollout_id.includes("/"), "rollout_id");
+  expect(isRolloutId(call.rollout_id), "rollout_id");
   expect(isIdentifier(call.model_call_id), "model_call_id");
   const root = call.parent_call_id === null;
   expect(root || isIdentifier(call.parent_call_id), "parent_call_id");

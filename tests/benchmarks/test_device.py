@@ -111,7 +111,7 @@ assert compiled(gather._lay_out, {"table": "*i64", "out": "*i16"}, fixed)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton has wheels for Linux alone")
 def test_every_kernel_compiles_for_a_device_and_is_counted():
-    """In a process of its own: in this one the kernels are interpreted."""
+    """Run in a process of its own: in this one the kernels are interpreted."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-c", COMPILE]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

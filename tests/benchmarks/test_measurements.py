@@ -14,7 +14,7 @@ pytest.importorskip("nemo_gym.token_id_capture.staging")
 from benchmarks import Table, group, memory, scaling, slope
 from benchmarks.inputs import PreparedPlane, chain_of, group_of, rollout_of, star_of
 from rollproof.impl.records import read_receipt
-from rollproof.properties.tensors import from_torch, named_columns
+from rollproof.properties.adapters.tensors import from_torch, named_columns
 from rollproof.spec.lineage import linearize
 from rollproof.spec.staged import decode_row
 

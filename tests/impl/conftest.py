@@ -14,15 +14,11 @@ from tensordict import TensorDict
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
+from rollproof.properties.strategies.rollouts.staged_calls import raw_receipt, staged_call
+from rollproof.spec.digest import call_digest
 from rollproof.spec.records import StagedCall
 from rollproof.spec.staged import Row, encode_row
 from rollproof.spec.tensor import Tensor
-
-COPIED = (
-    *("model_call_id", "parent_call_id", "mode", "prev_len", "delta_len", "cum_len", "weight_version"),
-    *("digest", "extras_digest", "chain_hash", "cumulative_hash"),
-)
 
 
 def float32(value: float) -> float:
@@ -30,7 +26,7 @@ def float32(value: float) -> float:
 
 
 def lineage(call: StagedCall, calls: list[StagedCall]) -> list[StagedCall]:
-    """The call and its ancestors, root first."""
+    """Return the call and its ancestors, root first."""
     by_id = {item.model_call_id: item for item in calls}
     found = [call]
     while found[0].parent_call_id is not None:
@@ -39,7 +35,7 @@ def lineage(call: StagedCall, calls: list[StagedCall]) -> list[StagedCall]:
 
 
 def sealed(call: StagedCall) -> StagedCall:
-    """The call with the digest that its content gives."""
+    """Return the call with the digest of its content."""
     return evolve(call, digest=call_digest(call))
 
 
@@ -57,31 +53,23 @@ def add_call(
 ) -> StagedCall:
     """Append one valid call to a rollout."""
     logprobs = [-0.25] * (len(ids) - carry) if logprobs is None else [float32(value) for value in logprobs]
-    prev_len = 0 if parent is None else parent.cum_len
-    call = StagedCall(
+    call = staged_call(
+        ids,
+        carry,
         rollout_id=rollout_id,
-        model_call_id=f"c{len(calls)}" if call_id is None else call_id,
-        parent_call_id=None if parent is None else parent.model_call_id,
-        mode="text" if parent is None else "token_in",
-        prev_len=prev_len,
-        delta_len=len(ids),
-        cum_len=prev_len + len(ids),
+        call_id=f"c{len(calls)}" if call_id is None else call_id,
+        parent=parent,
+        before=[] if parent is None else [token for item in lineage(parent, calls) for token in item.token_ids_delta],
+        log_probs=logprobs,
         weight_version=weight_version,
-        token_ids_delta=tuple(ids),
-        token_mask_delta=(0.0,) * carry + (1.0,) * (len(ids) - carry),
-        generation_log_probs_delta=(0.0,) * carry + tuple(logprobs),
-        extras_digest=extras_digest(extras),
-        chain_hash=chain_digest(None if parent is None else parent.chain_hash, ids),
-        cumulative_hash="0" * 64,
-        digest="0" * 64,
+        extras=extras,
     )
-    whole = [token for item in lineage(call, [*calls, call]) for token in item.token_ids_delta]
-    calls.append(sealed(evolve(call, cumulative_hash=prefix_digest(whole))))
-    return calls[-1]
+    calls.append(call)
+    return call
 
 
 def two_calls(rollout_id: str = "g_g0") -> list[StagedCall]:
-    """A root of two carry and two generated tokens, and a child of one and two."""
+    """Return a root of two carry and two generated tokens, and a child of one and two."""
     calls: list[StagedCall] = []
     root = add_call(calls, [10, 11, 12, 13], 2, rollout_id=rollout_id)
     add_call(calls, [20, 21, 22], 1, rollout_id=rollout_id, parent=root, weight_version=5)
@@ -89,7 +77,7 @@ def two_calls(rollout_id: str = "g_g0") -> list[StagedCall]:
 
 
 def random_calls(rng: random.Random, rollout_id: str) -> list[StagedCall]:
-    """One to five calls with branches, several roots, odd ids, and every kind of carry."""
+    """Return one to five calls with branches, several roots, odd ids, and every kind of carry."""
     calls: list[StagedCall] = []
     for index in range(rng.randrange(1, 6)):
         size = rng.choice([1, 1, 2, 3, 5])
@@ -108,24 +96,12 @@ def random_calls(rng: random.Random, rollout_id: str) -> list[StagedCall]:
 
 
 def receipt_of(calls: list[StagedCall], **changes: Any) -> dict[str, Any]:
-    """The receipt of a rollout whose last call is its terminal one."""
-    manifest = [
-        {name: getattr(call, name) for name in COPIED}
-        | {"staging_key": f"{call.rollout_id}/{call.model_call_id}", "response_id": f"r{index}"}
-        for index, call in enumerate(calls)
-    ]
-    receipt = {
-        "rollout_id": calls[0].rollout_id,
-        "reward": 1.0,
-        "terminal_model_call_id": calls[-1].model_call_id,
-        "terminal_selection": "declared",
-        "manifest": manifest,
-    }
-    return receipt | changes
+    """Return the receipt of a rollout whose last call is its terminal one."""
+    return raw_receipt(calls, **{"reward": 1.0, **changes})
 
 
 def rows_of(calls: list[StagedCall]) -> dict[str, Row]:
-    """The staged rows of a rollout, by staging key."""
+    """Return the staged rows of a rollout, by staging key."""
     return {f"{call.rollout_id}/{call.model_call_id}": encode_row(call) for call in calls}
 
 
@@ -142,7 +118,7 @@ def put_rows(plane: Any, rows: dict[str, Row], partition: str = "staging") -> No
 
 
 def plane_of(*rollouts: list[StagedCall]) -> MemoryDataPlane:
-    """A data plane that holds the staged rows of rollouts."""
+    """Return a data plane that holds the staged rows of rollouts."""
     plane = MemoryDataPlane()
     for calls in rollouts:
         put_rows(plane, rows_of(calls))
@@ -156,7 +132,7 @@ def reassembler(plane: Any, **changes: Any) -> RolloutReassembler:
 
 @pytest.fixture(scope="session")
 def make() -> SimpleNamespace:
-    """The makers above."""
+    """Return the makers above."""
     return SimpleNamespace(
         add_call=add_call,
         sealed=sealed,

@@ -22,7 +22,7 @@ def _codec(request, monkeypatch):
 
 @CODECS
 @pytest.mark.parametrize("size", [*range(1, 9), 100_000])
-def test_there_and_back(codec, size):
+def test_base64_goes_there_and_back(codec, size):
     data = bytes(index * 37 % 256 for index in range(size))
     encoded = base64.encode(memoryview(data))
     assert encoded == stdlib.b64encode(data)
@@ -33,7 +33,7 @@ def test_there_and_back(codec, size):
 @CODECS
 @SETTINGS
 @given(text=st.text("AB+/-_=\n\x00é", max_size=12), size=st.integers(0, 10))
-def test_only_what_would_be_written_is_read(codec, text, size):
+def test_decoding_reads_only_what_encoding_would_write(codec, text, size):
     try:
         data = base64.decode(text, size)
     except ValueError:
@@ -68,11 +68,11 @@ def possible(text):
         ("-AAA", 3),
     ],
 )
-def test_refused(codec, text, size):
+def test_decoding_refuses_what_is_not_base64(codec, text, size):
     with pytest.raises(ValueError, match=r"\w"):
         base64.decode(text, size)
 
 
 @CODECS
-def test_nothing(codec):
+def test_decoding_nothing_gives_nothing(codec):
     assert (base64.decode("", 0), base64.encode(b"")) == (b"", b"")

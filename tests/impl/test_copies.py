@@ -12,12 +12,11 @@ from torch.utils._pytree import tree_leaves
 from rollproof.impl.assembly import lay_out
 from rollproof.impl.bundles import chain_media
 from rollproof.impl.media import group_fields, wire_columns
-from rollproof.impl.outcomes import FinalizedRollout
+from rollproof.impl.outcomes import FinalizedRow
 from rollproof.impl.patches import image_bundle
-from rollproof.impl.plan import use_of
+from rollproof.impl.plan import RouteSpan, use_of
 from rollproof.impl.retained import default_scheme, media_digest
 from rollproof.spec.constants import MEDIA_BLAKE3, MEDIA_SHA256
-from rollproof.spec.records import RouteSpan
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NEEDS_CUDA])]
@@ -53,7 +52,7 @@ SMALL = 1024
 
 
 def traffic(call: Any) -> tuple[Any, int, int]:
-    """What ``call`` returns, and how many images it copied and moved."""
+    """Return what ``call`` returns, and how many images it copied and moved."""
     with Traffic() as found:
         result = call()
     assert found.copied % PIXELS < SMALL
@@ -73,8 +72,8 @@ def test_the_pixels_of_a_chain_are_joined_once(calls: int, copied: int, device: 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_pixels_of_a_group_are_published_with_one_copy(device: str) -> None:
     media = [chain_media([bundle(device)]) for _ in range(2)]
-    rollouts = [FinalizedRollout(f"g{index}", True, None, 0.0, media=fields) for index, fields in enumerate(media)]
-    rollouts.append(FinalizedRollout("g2", False, "missing_receipt", 0.0))
+    rollouts = [FinalizedRow(f"g{index}", True, None, 0.0, media=fields) for index, fields in enumerate(media)]
+    rollouts.append(FinalizedRow("g2", False, "missing_receipt", 0.0))
     columns, copies, _ = traffic(lambda: wire_columns(group_fields(rollouts)))
     assert copies == 2
     assert columns["pixel_values"].values().device.type == device

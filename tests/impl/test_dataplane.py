@@ -1,4 +1,4 @@
-"""The in-memory data plane answers as TransferQueue does, and nobody reaches into what it stores."""
+"""The in-memory data plane answers as TransferQueue does, and what it stores is out of reach."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rollproof.impl.dataplane import DataPlane
+from rollproof.impl.dataplane import DataPlane, MissingRows
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 
 
@@ -25,7 +25,7 @@ def plane() -> MemoryDataPlane:
     return plane
 
 
-def test_it_is_a_data_plane(plane):
+def test_memory_data_plane_satisfies_the_protocol(plane):
     assert isinstance(plane, DataPlane)
 
 
@@ -50,7 +50,7 @@ def test_a_partial_miss_gives_fewer_rows(plane):
 
 @pytest.mark.parametrize("partition", ["p", "unknown"])
 def test_a_total_miss_raises(plane, partition):
-    with pytest.raises(ValueError, match="none of the 2 requested rows"):
+    with pytest.raises(MissingRows, match="does not hold all of the rows: absent, missing"):
         plane.get_samples(["absent", "missing"], partition, ["length"])
 
 
@@ -70,7 +70,7 @@ def test_rows_that_fit_into_no_tensor_come_back_one_by_one(plane):
     assert [item.dtype for item in rows] == [torch.int64, torch.float32]
 
 
-def test_nothing_is_shared_with_the_caller(plane):
+def test_memory_data_plane_shares_nothing_with_the_caller(plane):
     given = row(2)
     plane.put_samples(["mine"], "p", given, [{"a": 1}])
     given.get("ids").fill_(9)
@@ -102,14 +102,14 @@ def test_batches_of_jagged_rows(plane):
 
 
 def test_arguments_that_contradict_each_other(plane):
-    with pytest.raises(ValueError, match="tags: 2 for 1 rows"):
+    with pytest.raises(ValueError, match="tags: got 2, expected 1"):
         plane.put_samples(["x"], "p", row(1), [{}, {}])
     with pytest.raises(ValueError, match="batch size"):
         plane.put_samples(["x", "y"], "p", row(1))
     assert plane.sample_ids("p") == ["r3", "r1", "r2"]
 
 
-def test_clear(plane):
+def test_memory_data_plane_clears(plane):
     plane.clear_samples(["r1", "absent"], "p")
     plane.clear_samples(["r1"], "unknown")
     assert plane.sample_ids("p") == ["r3", "r2"]
@@ -119,7 +119,7 @@ def test_clear(plane):
     assert plane.tags("p") == {}
 
 
-def test_many_writers():
+def test_memory_data_plane_takes_many_writers():
     plane = MemoryDataPlane()
 
     def write(start: int) -> None:

@@ -50,9 +50,9 @@ def test_token_digests_are_the_specs(ids):
 
 @pytest.mark.parametrize("ids", [(-1,), (2**64,), (True,), (1.0,), ("1",), (None,)])
 def test_tokens_outside_their_domain_have_no_digest(ids):
-    with pytest.raises(ValueError, match="token ids"):
+    with pytest.raises(ValueError, match=r"token_ids\[0\]: got "):
         digest.prefix_digest(ids)
-    with pytest.raises(ValueError, match="token ids"):
+    with pytest.raises(ValueError, match=r"token_ids\[0\]: got "):
         digest.chain_digest(None, ids)
 
 
@@ -96,7 +96,7 @@ def test_extras_digests_are_the_specs(extras):
     ],
 )
 def test_extras_outside_their_domain_have_no_digest(extras):
-    with pytest.raises(ValueError, match=r"^extras: |surrogates not allowed"):
+    with pytest.raises(ValueError, match=r"^(extras|string): got .*, expected "):
         digest.extras_digest(extras)
 
 

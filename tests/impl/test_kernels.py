@@ -18,7 +18,7 @@ from rollproof.impl.kernels import blake3 as kernels
 from rollproof.impl.kernels.blake3 import blake3_hex
 from rollproof.impl.kernels.gather import Piece, gather
 from rollproof.impl.plan import Use
-from rollproof.properties.tensors import from_torch
+from rollproof.properties.adapters.tensors import from_torch
 from rollproof.spec.retained import media_digest as spec_digest
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,7 +26,16 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHUNK = kernels.CHUNK
 
 slow_to_trace = pytest.mark.no_cover
-"""Tests whose time goes into the interpreter, which coverage would make several times as long."""
+"""For tests whose time goes into the interpreter, which coverage would make several times as long."""
+
+deep = [pytest.mark.deep] if DEVICE == "cpu" else []
+"""For sizes that take Triton's interpreter seconds and a device no time at all."""
+
+
+def small_and(*sizes):
+    """Return parameters of which all but the first are deep."""
+    first, *others = sizes
+    return [first, *(pytest.param(*size if isinstance(size, tuple) else (size,), marks=deep) for size in others)]
 
 
 def random_bytes(size, seed=0):
@@ -52,27 +61,29 @@ def test_lengths_around_blocks(size):
 
 
 @slow_to_trace
-@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
+@pytest.mark.parametrize("size", small_and(CHUNK + 1, CHUNK - 1, CHUNK, 2 * CHUNK + 1))
 def test_lengths_around_chunks(size):
     data = random_bytes(size)
     assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
 
 
 @slow_to_trace
-@pytest.mark.parametrize("chunks", [4, 13])
+@pytest.mark.parametrize("chunks", small_and(2, 3, 4, 13))
 def test_trees_that_are_full_and_that_are_not(chunks):
     data = random_bytes(chunks * CHUNK - 5)
     assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
 
 
 @slow_to_trace
-def test_trees_whose_levels_take_more_than_one_program(monkeypatch):
-    monkeypatch.setattr(kernels, "LANES", 8)
-    data = random_bytes(17 * CHUNK + 1)
+@pytest.mark.parametrize(("lanes", "chunks"), small_and((1, 2), (1, 4), (8, 17)))
+def test_trees_whose_levels_take_more_than_one_program(monkeypatch, lanes, chunks):
+    monkeypatch.setattr(kernels, "LANES", lanes)
+    data = random_bytes(chunks * CHUNK + 1)
     assert blake3_hex([data], DEVICE) == hashed_by_the_package([data])
 
 
 @slow_to_trace
+@pytest.mark.deep
 def test_a_megabyte_and_more(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(kernels, "LANES", 2048)  # the interpreter's time is per program
@@ -81,23 +92,25 @@ def test_a_megabyte_and_more(monkeypatch):
 
 
 @slow_to_trace
-@pytest.mark.parametrize("offset", [0, 1, 3])
-def test_tensors_at_any_byte_between_other_bytes(offset):
-    whole = random_bytes(3 * CHUNK + 50)
-    segments = [b"head", whole[offset : offset + 2 * CHUNK + 100], b"", b"between", whole[:3], b"t" * 70]
+@pytest.mark.parametrize(("offset", "chunks"), small_and((3, 0), (1, 2), (0, 2), (3, 2)))
+def test_tensors_at_any_byte_between_other_bytes(offset, chunks):
+    whole = random_bytes((chunks + 1) * CHUNK + 50)
+    segments = [b"head", whole[offset : offset + chunks * CHUNK + 100], b"", b"between", whole[:3], b"t" * 70]
     assert blake3_hex(segments, DEVICE) == hashed_by_the_package(segments)
 
 
 @slow_to_trace
-def test_segments_that_end_at_borders():
-    segments = [b"x" * CHUNK, random_bytes(CHUNK), random_bytes(2 * CHUNK, 1), b"", random_bytes(0), b"y" * CHUNK]
+@pytest.mark.parametrize("chunks", small_and(0, 1, 3))
+def test_segments_that_end_at_borders(chunks):
+    more = [random_bytes(chunks * CHUNK), b"z" * chunks * CHUNK]
+    segments = [b"x" * CHUNK, *more, b"", random_bytes(0), b"y" * 8]
     assert blake3_hex(segments, DEVICE) == hashed_by_the_package(segments)
 
 
 @slow_to_trace
 def test_the_media_digest_of_tensors_on_a_device(monkeypatch):
     monkeypatch.setattr(retained, "_accelerator", lambda _: torch.device(DEVICE))
-    pixels = torch.arange(700, dtype=torch.float32, device=DEVICE).bfloat16().reshape(1, 100, 7)
+    pixels = torch.arange(140, dtype=torch.float32, device=DEVICE).bfloat16().reshape(1, 20, 7)
     tensors = {"imgs": pixels, "imgs_sizes": torch.tensor([[2, 3]], dtype=torch.int32), "strided": pixels[0, ::3].T}
     expected = spec_digest({name: from_torch(tensor.cpu()) for name, tensor in tensors.items()}, "media-blake3-v1")
     assert retained.media_digest(tensors, "media-blake3-v1") == expected
@@ -108,7 +121,7 @@ def test_the_media_digest_of_tensors_on_a_device(monkeypatch):
 
 @slow_to_trace
 def test_nothing_but_headers_and_the_hash_moves(monkeypatch):
-    tensors, moved = {"imgs": random_bytes(5 * CHUNK), "video": random_bytes(4 * CHUNK)}, []
+    tensors, moved = {"imgs": random_bytes(CHUNK), "video": random_bytes(64)}, []
     for name in ("cpu", "to"):
         original = getattr(torch.Tensor, name)
 
@@ -120,7 +133,7 @@ def test_nothing_but_headers_and_the_hash_moves(monkeypatch):
     monkeypatch.setattr(retained, "_accelerator", lambda _: torch.device(DEVICE))
     retained.media_digest(tensors, "media-blake3-v1")
     assert [size for name, size in moved if name == "cpu"] == [32]
-    assert sum(size for name, size in moved if name == "to") < CHUNK
+    assert sum(size for name, size in moved if name == "to") < CHUNK // 2
 
 
 # ── gather ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,11 +187,11 @@ def test_sentinels_alone_and_nothing_at_all():
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([Piece(3)], "3 elements for an output of"),
+        ([Piece(3)], "got 3 elements, expected those of"),
         ([Piece(4, torch.zeros(6, dtype=torch.int16)[::2])], "expected a contiguous one"),
-        ([Piece(4, torch.zeros(3, dtype=torch.int16))], "elements 0 to 4 of 3"),
-        ([Piece(4, torch.zeros(9, dtype=torch.int16), 6)], "elements 6 to 10 of 9"),
-        ([Piece(4, torch.zeros(4, dtype=torch.float64))], "dtype"),
+        ([Piece(4, torch.zeros(3, dtype=torch.int16))], "got elements 0 to 4, expected some of 3"),
+        ([Piece(4, torch.zeros(9, dtype=torch.int16), 6)], "got elements 6 to 10, expected some of 9"),
+        ([Piece(4, torch.zeros(4, dtype=torch.float64))], "float64, expected "),
     ],
 )
 def test_pieces_that_do_not_fit(pieces, message):

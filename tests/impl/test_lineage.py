@@ -11,19 +11,19 @@ import pytest
 from attrs import evolve
 
 from rollproof.impl.lineage import linearize
+from rollproof.properties.adapters.asking import ask, long_chain
 from rollproof.properties.adapters.ours import Ours
-from rollproof.properties.asking import ask
+from rollproof.spec.judge.requests import Accepted, LinearizeGrowth
 from rollproof.spec.lineage import linearize as spec_linearize
 from rollproof.spec.receipt import parse_receipt
 from rollproof.spec.records import CallRecord
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.requests import Accepted, LinearizeGrowth
 
 SHARED = [field.name for field in attrs.fields(CallRecord)]
 
 
 def code(receipt, calls) -> Code | None:
-    """The spec's code for one input, or None where it accepts; the implementation must agree."""
+    """Return the spec's code for one input, or None where it accepts; the implementation must agree."""
     (expected, refused), (actual, found) = (attempt(read, receipt, calls) for read in (spec_linearize, linearize))
     assert found is refused
     assert actual == expected
@@ -31,7 +31,7 @@ def code(receipt, calls) -> Code | None:
 
 
 def attempt(read, receipt, calls):
-    """(row, None), or (None, the code of the refusal)."""
+    """Return (row, None), or (None, the code of the refusal)."""
     try:
         return read(receipt, calls), None
     except Rejected as rejected:
@@ -39,7 +39,7 @@ def attempt(read, receipt, calls):
 
 
 def listed(receipt, index, call):
-    """The receipt with a manifest row that says what the call says."""
+    """Return the receipt with a manifest row that says what the call says."""
     manifest = list(receipt.manifest)
     manifest[index] = evolve(manifest[index], **{name: getattr(call, name) for name in SHARED if hasattr(call, name)})
     return evolve(receipt, manifest=tuple(manifest))
@@ -136,12 +136,12 @@ def test_an_earlier_row_comes_before_an_earlier_rule(receipt, calls):
 
 
 def rewired(make, calls, **changes):
-    """Receipt and calls whose second call was changed and sealed again, in the manifest too."""
+    """Return receipt and calls whose second call was changed and sealed again, in the manifest too."""
     second = make.sealed(evolve(calls[1], **changes))
     return listed(parse_receipt(make.receipt_of(calls)), 1, second), [calls[0], second]
 
 
-def test_graphs(make, calls):
+def test_linearize_refuses_broken_graphs(make, calls):
     assert code(*rewired(make, calls, parent_call_id="absent")) is Code.MISSING_PARENT
     assert code(*rewired(make, calls, prev_len=5, cum_len=8)) is Code.PARENT_LENGTH_MISMATCH
     third = make.add_call(calls, [30], 0, parent=calls[1])
@@ -153,7 +153,7 @@ def test_graphs(make, calls):
     assert code(turned, [[calls[0], looped, third][index] for index in order]) is Code.LINEAGE_CYCLE
 
 
-def test_rows(make, calls):
+def test_linearize_refuses_broken_rows(make, calls):
     assert code(*rewired(make, calls, chain_hash="0" * 64)) is Code.CHAIN_HASH_MISMATCH
     unordered = {"token_mask_delta": (1.0, 0.0, 1.0), "generation_log_probs_delta": (0.0, 0.0, -0.25)}
     assert code(*rewired(make, calls, **unordered)) is Code.INVALID_MASK_ORDER
@@ -209,3 +209,13 @@ def test_work_grows_linearly():
     assert isinstance(answer, Accepted)
     few, many = answer.value
     assert many < 4.5 * few
+
+
+def test_linearize_tells_a_missing_parent_from_a_circle_of_many_calls(make):
+    # More calls than Python has shared small integers: positions are compared by value.
+    receipt, calls = long_chain(301)
+    for parent, expected in (("absent", Code.MISSING_PARENT), ("c300", Code.LINEAGE_CYCLE)):
+        second = make.sealed(evolve(calls[1], parent_call_id=parent))
+        given = listed(receipt, 1, second)
+        turned = evolve(given, manifest=given.manifest[::-1])
+        assert code(turned, [calls[0], second, *calls[2:]][::-1]) is expected

@@ -30,7 +30,7 @@ def test_rows_are_tensors_or_nothing():
     assert len(PackedTensor(A, 0)) == 1
     assert PackedTensor(A, 0).as_tensor() is A
     assert PackedTensor([None, None], 0).as_tensor() is None
-    with pytest.raises(ValueError, match="at least one row"):
+    with pytest.raises(ValueError, match="got no row, expected at least one"):
         PackedTensor([], 0)
 
 
@@ -105,7 +105,7 @@ def test_what_has_no_wire_form():
     with pytest.raises(NotImplementedError, match="only 0"):
         PackedTensor([A], 1).to_wire()
     nested, _ = PackedTensor([A, B], 0).to_wire()
-    with pytest.raises(ValueError, match="1 for 2 rows"):
+    with pytest.raises(ValueError, match="shapes: got 1, expected 2"):
         PackedTensor.from_wire(nested, [[[3, 2]]])
     nothing = torch.nested.nested_tensor_from_jagged(torch.zeros(0), torch.zeros(1, dtype=torch.int64))
     assert PackedTensor.from_wire(nothing, []) is None

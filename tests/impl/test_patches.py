@@ -17,13 +17,13 @@ SIZES = [(16, 16), (32, 16), (16, 48), (64, 32)]
 
 
 def gradient(width, height):
-    """An image whose every pixel says where it is."""
+    """Return an image whose every pixel encodes its position."""
     rows, columns = np.mgrid[0:height, 0:width]
     return Image.fromarray(np.stack([rows * 3, columns * 3, rows ^ columns], axis=-1).astype(np.uint8), "RGB")
 
 
 def opened(image, kind, **options):
-    """The image after a round trip through a file, the right way up."""
+    """Return the image after a round trip through a file, the right way up."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     file.seek(0)
@@ -31,12 +31,12 @@ def opened(image, kind, **options):
 
 
 def pixels(image, dtype=torch.float32):
-    """``[3, H, W]`` in [0, 1]."""
+    """Return ``[3, H, W]`` in [0, 1]."""
     return (torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).to(torch.float32) / 255).to(dtype)
 
 
 def rotated(image, orientation):
-    """The file of a camera that was held otherwise: the stored pixels are turned, and a tag says so."""
+    """Return the file of a camera that was turned: the stored pixels are rotated, and a tag says so."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     turned = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
@@ -91,7 +91,7 @@ def test_videos_count_their_frames():
     assert torch.equal(torch.stack(unpack(bundle["imgs"], bundle["imgs_sizes"], 8)[:3]), frames)
 
 
-def test_bits_stay():
+def test_patches_keep_every_bit():
     odd = torch.tensor([float("nan"), float("inf"), -0.0, 1e-45] * 3).reshape(3, 2, 2)
     (back,) = unpack(pack(odd[None], 1), torch.tensor([[2, 2]]), 1)
     assert torch.equal(back.view(torch.int32), odd.view(torch.int32))
@@ -100,14 +100,14 @@ def test_bits_stay():
 @pytest.mark.parametrize(
     ("frames", "patch", "complaint"),
     [
-        (torch.zeros(3, 4, 4), 2, "frames: expected"),
-        (torch.zeros(1, 4, 4, 4), 2, "frames: expected"),
-        (torch.zeros(1, 3, 4, 4, 1), 2, "frames: expected"),
-        (torch.zeros(1, 3, 4, 5), 2, "do not divide"),
+        (torch.zeros(3, 4, 4), 2, "frames: got shape"),
+        (torch.zeros(1, 4, 4, 4), 2, "frames: got shape"),
+        (torch.zeros(1, 3, 4, 4, 1), 2, "frames: got shape"),
+        (torch.zeros(1, 3, 4, 5), 2, "expected multiples of the patch size 2"),
         (torch.zeros(1, 3, 4, 4), 0, "at least 1"),
     ],
 )
-def test_what_has_no_patches(frames, patch, complaint):
+def test_pack_refuses_what_has_no_patches(frames, patch, complaint):
     with pytest.raises(ValueError, match=complaint):
         pack(frames, patch)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
+from rollproof.impl.actor import create_rollout_reassembler_actors
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.reassembler import PublishError
 from rollproof.impl.recovery import Undecidable, run
-from rollproof.properties.machine.chaos import DyingPlane
+from rollproof.properties.adapters.recording import published_rows
+from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.machine.chaos import DyingPlane, JournalPlane
 from rollproof.properties.machine.faults import Armed, Fault, FaultyPlane
 from rollproof.properties.machine.model import RolloutPlan, group_of
-from rollproof.properties.recording import published_rows
-from rollproof.properties.tensors import row_fields
+from rollproof.spec.constants import STEP_TIMES
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -33,8 +39,8 @@ def stage(plane: Any, name: str) -> None:
             plane.put_samples([key], f"{name}/staging", row_fields(dict(row)), [{}])
 
 
-def published(plane: Any, name: str) -> Any:
-    """All rows of the groups, and what is still staged."""
+def published(plane: Any, name: str, groups: Any = GROUPS) -> Any:
+    """Return all rows of groups, and what is still staged."""
     tags = plane.tags(f"{name}/train")
     columns = [
         "input_ids",
@@ -51,14 +57,14 @@ def published(plane: Any, name: str) -> Any:
             [dict(tags[key]) for key in group.sample_ids],
             0,
         )
-        for group in GROUPS
+        for group in groups
     ]
     return rows, sorted(plane.sample_ids(f"{name}/staging"))
 
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
-    """What one process publishes, in memory."""
+    """Return what one process publishes, in memory."""
     plane = MemoryDataPlane()
     stage(plane, "alone")
     finalizer = settings(plane, "alone").reassembler()
@@ -80,7 +86,12 @@ def outcomes(pool: FinalizerPool) -> dict[str, Any]:
         pool.close()
 
 
-def test_it_publishes_what_one_process_does(queue, name, alone):
+def counts(group: Any) -> dict[str, float]:
+    """Return the metrics that are not measurements."""
+    return {name: value for name, value in group.metrics.items() if name not in STEP_TIMES}
+
+
+def test_pool_publishes_what_one_process_does(queue, name, alone):
     stage(queue, name)
     found = outcomes(FinalizerPool(settings(queue, name), size=2))
     groups, rows, left = alone
@@ -88,12 +99,86 @@ def test_it_publishes_what_one_process_does(queue, name, alone):
         groups, (None, 0)
     )
     for key, outcome in found.items():
-        assert outcome.group.metrics == groups[key].metrics
+        assert counts(outcome.group) == counts(groups[key])
         assert outcome.group.meta.tags == groups[key].meta.tags
     assert published(queue, name) == (rows, left)
 
 
-@pytest.mark.parametrize("operation", ["put", "clear"])
+# ── actors that somebody kills ──────────────────────────────────────────────────────────────────────────────────────
+
+MOMENTS = {
+    "before the put": ("put", Fault.CRASH_BEFORE, [3]),
+    "during the put": ("put", Fault.CRASH_HALF, [1, 3]),
+    "after the put": ("put", Fault.CRASH_AFTER, [3]),
+    "during the clear": ("clear", Fault.CRASH_HALF, [3]),
+    "after the clear": ("clear", Fault.CRASH_AFTER, [3]),
+}
+"""By the moment at which an actor is killed: the rows of each put that then began."""
+
+
+def killed(plane: DyingPlane, name: str, call: str, how: Any) -> None:
+    """Let an actor hang at the plane's moment, and kill it there."""
+    (actor,) = create_rollout_reassembler_actors(plane, settings(plane, name).config, num_workers=1)
+    pending = getattr(actor, call).remote(WIDE.request)
+    marker = Path(plane.marker)
+    while not marker.exists():
+        assert ray.wait([pending], timeout=0.2) == ([], [pending]), "the call ended"
+    how(actor, int(marker.read_text()))
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(pending)
+
+
+def from_outside(_: Any, pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+WIDE = GROUPS[2]
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Any:
+    """Return what one process publishes of one group, in memory."""
+    plane = MemoryDataPlane()
+    stage(plane, "alone")
+    group = run(settings(plane, "alone").reassembler(), WIDE.request)
+    return group, published(plane, "alone", [WIDE])
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param(one, marks=[] if one == "during the put" else pytest.mark.deep) for one in MOMENTS]
+)
+def test_a_killed_actors_group_is_recovered_by_a_fresh_one(queue, name, undisturbed, moment, tmp_path):
+    """Whenever it dies, the rows are those of an undisturbed run, and none of them is put a second time."""
+    stage(queue, name)
+    operation, fault, puts = MOMENTS[moment]
+    journal = JournalPlane(queue, str(tmp_path / "puts"))
+    plane = DyingPlane(journal, operation, str(tmp_path / "pid"), hangs=True, fault=fault)
+    killed(plane, name, "finalize", (lambda actor, _: ray.kill(actor)) if operation == "clear" else from_outside)
+    (fresh,) = create_rollout_reassembler_actors(journal, settings(queue, name).config, num_workers=1)
+    for _ in range(2):
+        group = ray.get(fresh.recover.remote(WIDE.request))
+        assert published(queue, name, [WIDE]) == undisturbed[1]
+        assert (group.valid_row_count, group.meta.tags) == (undisturbed[0].valid_row_count, undisturbed[0].meta.tags)
+    ray.kill(fresh)
+    assert Path(journal.file).read_text().splitlines() == [f"{count} into {name}/train" for count in puts]
+
+
+@pytest.mark.deep
+def test_an_actor_that_is_killed_while_it_recovers_costs_nothing_either(queue, name, undisturbed, tmp_path):
+    stage(queue, name)
+    journal = JournalPlane(queue, str(tmp_path / "puts"))
+    for index, (call, fault) in enumerate((("finalize", Fault.CRASH_HALF), ("recover", Fault.CRASH_AFTER))):
+        plane = DyingPlane(journal, "put", str(tmp_path / f"pid{index}"), hangs=True, fault=fault)
+        killed(plane, name, call, from_outside)
+    (fresh,) = create_rollout_reassembler_actors(journal, settings(queue, name).config, num_workers=1)
+    group = ray.get(fresh.recover.remote(WIDE.request))
+    ray.kill(fresh)
+    assert published(queue, name, [WIDE]) == undisturbed[1]
+    assert (group.valid_row_count, group.meta.tags) == (undisturbed[0].valid_row_count, undisturbed[0].meta.tags)
+    assert Path(journal.file).read_text().splitlines() == [f"{count} into {name}/train" for count in (1, 3)]
+
+
+@pytest.mark.parametrize("operation", ["put", pytest.param("clear", marks=pytest.mark.deep)])
 def test_a_finalizer_that_dies_is_recovered(queue, name, alone, operation, tmp_path):
     """Run blindly again after its put and a clear, the groups would be placeholders."""
     stage(queue, name)
@@ -105,8 +190,9 @@ def test_a_finalizer_that_dies_is_recovered(queue, name, alone, operation, tmp_p
     assert published(queue, name) == alone[1:]
 
 
+@pytest.mark.deep
 def test_a_finalizer_that_hangs_is_recovered_while_others_work(queue, name, alone, tmp_path):
-    """Its group, whose rows are published, comes out although the other finalizer never runs out of work."""
+    """Its group, whose rows are published, is finished although the other finalizer never runs out of work."""
     marker = tmp_path / "hung"
     plane = DyingPlane(queue, "clear", str(marker), hangs=True)
     pool = FinalizerPool(settings(plane, name), size=2, in_flight=3, timeout_s=3.0)
@@ -140,6 +226,7 @@ def faulty(queue, *armed):
     return plane
 
 
+@pytest.mark.deep
 def test_a_group_that_is_given_up_can_still_be_recovered(queue, name, alone):
     """Every put breaks off half-way: what is left is whole staging and a part of the rows."""
     stage(queue, name)
@@ -161,6 +248,7 @@ def test_a_group_that_is_given_up_can_still_be_recovered(queue, name, alone):
     assert published(queue, name) == alone[1:]
 
 
+@pytest.mark.deep
 def test_a_recovery_whose_read_fails_is_tried_again(queue, name, alone):
     """Its group's fate is as unknown as before, whatever the error: it must not be finalized blindly."""
     stage(queue, name)
@@ -178,6 +266,7 @@ def test_a_recovery_whose_read_fails_is_tried_again(queue, name, alone):
     assert (type(outcome.error), outcome.recoveries) == (ConnectionError, 0), "nothing was written: no recovery"
 
 
+@pytest.mark.deep
 def test_what_nobody_can_decide_is_given_up_at_once(queue, name):
     """The put was half done, and staging is gone."""
     stage(queue, name)
@@ -195,5 +284,5 @@ def test_what_a_pool_refuses(queue):
         settings(queue, "p", router_replay_enabled=True)
     settings(queue, "p", router_replay_enabled=True, routed_dims=(2, 1))
     settings(queue, "p", router_replay_enabled=True, defer_routed_experts_to_policy=True)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="in_flight=1"):
         FinalizerPool(settings(queue, "p"), size=2, in_flight=1)

@@ -35,14 +35,14 @@ def deep(levels: int) -> list:
 
 
 def agree(value) -> bool:
-    """Whether spec and implementation read one value alike; the answer is whether they accept it."""
+    """Check that spec and implementation read one value alike; return whether they accept it."""
     expected, actual = (attempt(parse, value) for parse in (spec_parse, parse_receipt))
     assert actual == expected
     return actual is not Code.INVALID_RECEIPT
 
 
 def attempt(parse, value):
-    """The receipt, or the code of the refusal, whose reason can be written down."""
+    """Return the receipt, or the code of the refusal, whose reason can be written down."""
     try:
         return parse(value)
     except Rejected as rejected:

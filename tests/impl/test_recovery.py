@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from typing import Any
 
 import pytest
+from tensordict import TensorDict
 
+from rollproof.impl.dataplane import MissingRows
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import CleanupError, RolloutReassembler
-from rollproof.impl.recovery import Holding, Recovery, Undecidable, owned_by, run
+from rollproof.impl.recovery import Contradiction, Holding, Recovery, Undecidable, owned_by, run
+from rollproof.properties.adapters.tensors import row_fields
 from rollproof.properties.machine.faults import Armed, Fault, FaultyPlane
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, RolloutPlan, group_of
-from rollproof.properties.tensors import row_fields
 
 GROUP = group_of(3, [RolloutPlan(((1, 2), (0, 1))), RolloutPlan(((0, 1),), "poisoned"), RolloutPlan(((2, 3),))], [])
 IDS, OWNED = list(GROUP.sample_ids), sorted(GROUP.owned)
@@ -101,7 +105,7 @@ def test_what_nobody_can_tell_is_refused_and_left_alone(plane, rows, staged):
 
 
 def test_rows_of_two_broken_puts_are_not_taken_for_a_group(plane):
-    """The first put knew less than the second; the second broke off where the first one's rows go on."""
+    """The first put knew less than the second; the second broke off where the first one's rows continue."""
     faulty = FaultyPlane(plane)
     faulty.arm([Armed("get", 0, Fault.MISS, 0), Armed("put", 0, Fault.TIME_OUT, 0)])
     with pytest.raises(RuntimeError):
@@ -153,5 +157,74 @@ def test_rows_lost_while_the_result_is_rebuilt(plane, monkeypatch):
     answers = iter([3])
     monkeypatch.setattr(Recovery, "_count", lambda self, *rest: next(answers, None) or counted(self, *rest))
     plane.clear_samples(IDS[:1], TRAIN)
+    plane.clear_samples(OWNED[:1], STAGING)
+    with pytest.raises(Contradiction):
+        Recovery(plane, **NAMES).recover(GROUP.request, finalizer(plane))
     with pytest.raises(Undecidable, match="2 of 3 rows"):
         Recovery(plane, **NAMES).recover(GROUP.request, finalizer(plane))
+
+
+# ── a plane that lies, or fails in odd ways, while recovery counts ──────────────────────────────────────────────────
+
+
+class Scripted:
+    """A plane that answers some reads of one partition with ``lies``, in turn; None tells the truth."""
+
+    def __init__(self, inner: MemoryDataPlane, partition: str, *lies: Any) -> None:
+        self.inner, self.partition, self.lies = inner, partition, list(lies)
+
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        lie = self.lies.pop(0) if partition_id == self.partition and self.lies else None
+        if isinstance(lie, Exception):
+            raise lie
+        if lie is not None:
+            return TensorDict({}, batch_size=[lie])
+        return self.inner.get_samples(sample_ids, partition_id, select_fields)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+ODD_OUTAGES = [
+    ValueError("I/O operation on closed file"),
+    KeyError("controller"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    json.JSONDecodeError("Expecting value", "", 0),
+]
+
+
+@pytest.mark.parametrize("partition", [TRAIN, STAGING])
+@pytest.mark.parametrize("outage", ODD_OUTAGES, ids=lambda error: type(error).__name__)
+def test_recovery_takes_no_outage_for_missing_rows(plane, partition, outage):
+    interrupted(plane, "clear", Fault.HALF, 2)
+    if partition == STAGING:
+        plane.clear_samples(IDS[:1], TRAIN)
+    before = content(plane), plane.sample_ids(STAGING)
+    scripted = Scripted(plane, partition, outage)
+    with pytest.raises(type(outage)) as found:
+        Recovery(scripted, **NAMES).recover(GROUP.request, finalizer(scripted))
+    assert found.value is outage
+    assert (content(plane), plane.sample_ids(STAGING)) == before
+
+
+@pytest.mark.parametrize("lies", [(0,), (2,), (MissingRows(TRAIN, IDS),), (None, 0)])
+def test_recovery_puts_nothing_on_one_lie_about_published_rows(plane, lies):
+    """Believed, it would publish placeholders over good rows: half of the staging is gone."""
+    interrupted(plane, "clear", Fault.HALF, 2)
+    before = content(plane)
+    scripted = Scripted(plane, TRAIN, *lies)
+    with pytest.raises(Contradiction, match="one by one") as found:
+        Recovery(scripted, **NAMES).recover(GROUP.request, finalizer(scripted))
+    assert pickle.loads(pickle.dumps(found.value)).asked == 3
+    assert content(plane) == before
+    Recovery(plane, **NAMES).recover(GROUP.request, finalizer(plane))
+    assert content(plane) == before
+    assert plane.sample_ids(STAGING) == []
+
+
+def test_recovery_of_rows_without_the_column_that_counts_them_changes_nothing(plane):
+    interrupted(plane, "clear", Fault.REFUSE)
+    scripted = Scripted(plane, TRAIN, *[KeyError("input_lengths")] * 2)
+    with pytest.raises(RuntimeError, match="no column 'input_lengths'"):
+        Recovery(scripted, **NAMES).recover(GROUP.request, finalizer(scripted))
+    assert sorted(plane.sample_ids(STAGING)) == OWNED

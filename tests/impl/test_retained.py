@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import sys
 import tracemalloc
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from rollproof.impl import retained
 from rollproof.impl.completion import check_completion
 from rollproof.impl.retained import DTYPES, CallMedia, PrefixRow, cut_extras, media_digest, restore
+from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.ours import Ours
-from rollproof.properties.asking import ask
-from rollproof.properties.held import HOLDERS, hold, named_tensors
-from rollproof.properties.strategies.completions import COMPLETION_EDITS, completions
-from rollproof.properties.strategies.media import SHAPES, tensors
+from rollproof.properties.adapters.tensors import HOLDERS, from_torch, hold, named_tensors, to_torch
 from rollproof.properties.strategies.named_tensors import (
     HARD_PAIRS,
     different,
@@ -28,15 +29,17 @@ from rollproof.properties.strategies.named_tensors import (
     valueless,
     valueless_pairs,
 )
-from rollproof.properties.strategies.retained import RETAINED_EDITS, cuts, restores
-from rollproof.properties.tensors import from_torch, to_torch
+from rollproof.properties.strategies.rollouts.media import SHAPES, tensors
+from rollproof.properties.strategies.streams.completion import COMPLETION_EDITS, completions
+from rollproof.properties.strategies.streams.retained import RETAINED_EDITS, cuts, restores
 from rollproof.spec.constants import MEDIA_TENSOR_SHA256
-from rollproof.spec.oracle import answer
+from rollproof.spec.digest import extras_digest
+from rollproof.spec.judge.oracle import answer
+from rollproof.spec.judge.requests import Accepted
+from rollproof.spec.judge.views import VALUELESS, Entry, Held
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.requests import Accepted
 from rollproof.spec.retained import media_digest as spec_digest
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.views import VALUELESS, Entry, Held
 
 HYPOTHESIS = settings(
     max_examples=60,
@@ -58,7 +61,7 @@ def refusal(function, *arguments):
 
 
 def agrees(request):
-    """Ours and the spec answer alike, down to the code of a refusal."""
+    """Check that ours and the spec answer alike, down to the code of a refusal."""
     expected, actual = answer(request), ask(OURS, request)
     if isinstance(expected, Accepted):
         assert actual == expected
@@ -89,7 +92,7 @@ def test_ours_answers_as_the_spec_does(requests):
 
 
 @pytest.mark.parametrize("name", HARD_PAIRS)
-def test_hard_pairs(name):
+def test_media_digest_tells_hard_pairs_apart(name):
     agrees(HARD_PAIRS[name])
 
 
@@ -127,10 +130,10 @@ def test_tensors_go_into_torch_and_back(value):
 # ── how it is read ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("view", [lambda one: one, lambda one: one[1:], lambda one: one.reshape(2, -1)])
-def test_contiguous_tensors_are_hashed_where_they_lie(monkeypatch, view):
-    tensor = view(torch.arange(64, dtype=torch.int16))
-    seen = []
+@pytest.fixture
+def hashed(monkeypatch):
+    """Return the memory that is hashed, piece by piece."""
+    pieces = []
     sha256 = hashlib.sha256
 
     class Spy:
@@ -138,17 +141,22 @@ def test_contiguous_tensors_are_hashed_where_they_lie(monkeypatch, view):
             self.inner = sha256(data)
 
         def update(self, data):
-            seen.append(data)
+            if isinstance(data, memoryview):
+                pieces.append(data)
             self.inner.update(data)
 
         def hexdigest(self):
             return self.inner.hexdigest()
 
     monkeypatch.setattr(retained, "hashlib", SimpleNamespace(sha256=Spy))
-    found = media_digest({"a": tensor})
-    assert found == spec_digest({"a": from_torch(tensor)})
-    views = [torch.frombuffer(data, dtype=torch.uint8) for data in seen if isinstance(data, memoryview)]
-    assert [one.data_ptr() for one in views] == [tensor.data_ptr()]
+    return pieces
+
+
+@pytest.mark.parametrize("view", [lambda one: one, lambda one: one[1:], lambda one: one.reshape(2, -1)])
+def test_media_digest_hashes_contiguous_tensors_where_they_are(hashed, view):
+    tensor = view(torch.arange(64, dtype=torch.int16))
+    assert media_digest({"a": tensor}) == spec_digest({"a": from_torch(tensor)})
+    assert [torch.frombuffer(piece, dtype=torch.uint8).data_ptr() for piece in hashed] == [tensor.data_ptr()]
 
 
 @pytest.mark.parametrize("shape", [(1 << 24,), (1, 1 << 24), (4096, 4096)])
@@ -162,7 +170,7 @@ def test_an_expanded_view_is_never_copied_as_a_whole(monkeypatch, shape):
     assert digest == media_digest({"a": torch.full(shape, 7, dtype=torch.uint8)})
 
 
-def test_pieces_are_in_row_major_order(monkeypatch):
+def test_media_digest_hashes_pieces_in_row_major_order(monkeypatch):
     monkeypatch.setattr(retained, "_PIECE", 16)
     tensor = torch.arange(5 * 7 * 3, dtype=torch.int32).reshape(3, 7, 5).permute(2, 0, 1)
     assert media_digest({"a": tensor}) == spec_digest({"a": from_torch(tensor)})
@@ -223,7 +231,7 @@ def test_bfloat16_beyond_float16_and_nan_pixels():
 
 def prefix_row(extras):
     from rollproof.impl.digest import extras_digest
-    from rollproof.impl.staging import metadata_json
+    from rollproof.impl.staged_row import metadata_json
 
     return PrefixRow(metadata_json(extras), extras_digest(extras))
 
@@ -240,3 +248,23 @@ def test_entries_may_be_none_at_all():
     assert named_tensors(None) is None
     assert media_digest(named_tensors(())) == media_digest({})
     assert check_completion([], [], [], (), ()) == []
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 8), (1, 64, 3), (40,)])
+def test_media_digest_lays_out_strided_tensors_piece_by_piece(hashed, monkeypatch, shape):
+    monkeypatch.setattr(retained, "_PIECE", 64)
+    tensor = torch.arange(2.0 * math.prod(shape)).reshape(*shape, 2)[..., 0]
+    assert media_digest({"a": tensor}) == spec_digest({"a": from_torch(tensor)})
+    assert len(hashed) > 1
+    assert max(piece.nbytes for piece in hashed) <= 64
+
+
+@pytest.mark.parametrize("extras", [{"media_spans": []}, {"media_tensor_sha256": "x"}, {"media_tensor_blake3": "x"}])
+def test_spans_and_digest_come_together(extras: dict[str, Any]) -> None:
+    """One without the other is neither a row of a cut nor one that never had media."""
+    metadata = json.dumps(extras, separators=(",", ":")).encode()
+    nothing = retained.CallMedia([], None)
+    with pytest.raises(Rejected) as caught:
+        retained.restore(PrefixRow(metadata, extras_digest(extras)), nothing)
+    assert caught.value.code is Code.MEDIA_CAPTURE_REJECTED
+    assert retained.restore(PrefixRow(b"null", extras_digest(None)), nothing) is None

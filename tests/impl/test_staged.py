@@ -12,10 +12,14 @@ from tensordict import NonTensorStack, TensorDict
 from rollproof.impl.lineage import verify
 from rollproof.impl.records import read_receipt
 from rollproof.impl.staged import base_columns, decode
+from rollproof.properties.adapters.tensors import from_torch
 from rollproof.spec.constants import SCALAR_COLUMNS
 from rollproof.spec.lineage import linearize
 from rollproof.spec.receipt import parse_receipt
 from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.staged import decode_row
+
+KEYS = ["g_g0/c0", "g_g0/c1"]
 
 
 @pytest.fixture
@@ -25,12 +29,24 @@ def calls(make):
 
 @pytest.fixture
 def answer(make, calls):
-    """A batched read of two calls of 4 and 3 tokens, as the in-memory data plane answers it."""
+    """Return a batched read of two calls of 4 and 3 tokens, as the in-memory data plane answers it."""
     return make.plane_of(calls).get_samples([f"g_g0/{call.model_call_id}" for call in calls], "staging", base_columns())
 
 
 def damaged(answer: TensorDict, **columns) -> TensorDict:
     return TensorDict(dict(answer.items()) | columns, batch_size=answer.batch_size)
+
+
+def spec_refusal(answer: TensorDict, keys: list[str], **options) -> str:
+    """What the spec says of the first bad row of the same answer."""
+    columns = {name: column.unbind() for name, column in answer.items()}
+    for index, key in enumerate(keys):
+        row = {name: from_torch(rows[index][None]) for name, rows in columns.items()}
+        try:
+            decode_row(row, **options)
+        except Rejected as rejected:
+            return f"{key}: {rejected.detail}"
+    return "no row is bad"
 
 
 def refusal(answer: TensorDict, **options) -> str:
@@ -48,7 +64,7 @@ def uint8(*rows: bytes) -> torch.Tensor:
     return jagged([list(row) for row in rows], torch.uint8)
 
 
-def test_columns(answer, calls):
+def test_decode_reads_all_columns(answer, calls):
     columns = decode(answer)
     assert len(columns) == 2
     assert columns.token_ids.tolist() == [10, 11, 12, 13, 20, 21, 22]
@@ -140,7 +156,10 @@ def test_wrong_shapes(answer):
     for name in SCALAR_COLUMNS:
         wide = answer.get(name)[:, None].repeat(1, 2)
         assert name in refusal(damaged(answer, **{name: wide}))
-        assert name in refusal(damaged(answer, **{name: jagged([[1], [1, 1]], torch.int64)}))
+        first = answer.get(name)[0].item()
+        assert refusal(damaged(answer, **{name: jagged([[first], [first, first]], torch.int64)})).startswith(
+            f"row 1: {name}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +180,7 @@ def test_wrong_shapes(answer):
         {"routed_experts_encoding": torch.tensor([0, 3])},
         {"routed_experts_encoding": torch.tensor([0, 1])},
         {"routed_len": torch.tensor([0, 3])},
-        {"routed_len": torch.tensor([0, 1]), "routed_experts_encoding": torch.tensor([0, 3])},
+        {"routed_len": torch.tensor([0, 1]), "routed_experts_encoding": torch.tensor([0, 4])},
         {"routed_len": torch.tensor([0, 1]), "routed_experts_encoding": torch.tensor([0, -1])},
         {"routed_len": torch.tensor([0, -1]), "routed_experts_encoding": torch.tensor([0, 1])},
         {"parent_call_id_present": torch.tensor([True, True])},
@@ -187,18 +206,48 @@ def test_wrong_shapes(answer):
         {"chain_hash_bytes": uint8(b"0" * 32, b"0" * 33)},
     ],
 )
-def test_rows_that_break_a_rule(answer, columns):
-    refusal(damaged(answer, **columns))
+def test_rows_that_break_a_rule_are_named_as_the_spec_names_them(answer, columns):
+    """The key of the first bad row, the first rule it breaks, the value, and what was expected."""
+    bad = damaged(answer, **columns)
+    key, field, rule = refusal(bad, keys=KEYS).split(": ", 2)
+    by_spec = spec_refusal(bad, KEYS)
+    assert [key, field] == by_spec.split(": ", 2)[:2]
+    assert rule.startswith("got ")
+    assert ", expected " in rule
 
 
-def test_vocabulary(answer):
+def test_the_first_bad_row_is_found_among_many(make):
+    calls: list = []
+    for index in range(7):
+        make.add_call(calls, [1, 2, 3], 1, call_id=f"c{index}")
+    keys = [f"g_g0/c{index}" for index in range(7)]
+    answer = make.plane_of(calls).get_samples(keys, "staging", base_columns())
+    for bad in range(7):
+        delta_len, weight_version = answer.get("delta_len").clone(), answer.get("weight_version").clone()
+        delta_len[bad:], weight_version[:bad] = 4, 0
+        changed = damaged(answer, delta_len=delta_len, weight_version=weight_version)
+        assert refusal(changed, keys=keys) == f"{keys[bad]}: token_ids_delta: got 3, expected delta_len 4 tokens"
+        if bad:
+            weight_version[bad - 1] = -1  # an earlier row that can be read, and breaks a rule
+            assert refusal(changed, keys=keys).startswith(f"{keys[bad - 1]}: weight_version: got -1, expected ")
+
+
+def test_a_missing_column_is_of_no_row(answer):
+    rest = {name: column for name, column in answer.items() if name != "digest_bytes"}
+    found = refusal(TensorDict(rest, batch_size=[2]), keys=KEYS)
+    assert found == "g_g0/c0 and 1 more: digest_bytes: got None, expected a column"
+
+
+def test_decode_checks_ids_against_the_vocabulary(answer):
     assert len(decode(answer, vocab_size=23)) == 2
-    assert "22" in refusal(answer, vocab_size=22)
+    found = refusal(answer, vocab_size=22, keys=KEYS)
+    assert found == "g_g0/c1: token_ids_delta[2]: got 22, expected an id below the vocabulary size 22"
+    assert found == spec_refusal(answer, KEYS, vocab_size=22)
 
 
 def test_a_refusal_names_the_row(answer):
     damage = {"generation_logprobs_delta": jagged([[0, 0, -1, -1], [0, -1, float("inf")]], torch.float32)}
-    assert refusal(damaged(answer, **damage)).startswith("row 1: generation_logprobs_delta")
+    assert refusal(damaged(answer, **damage)).startswith("row 1: generation_log_probs_delta[2]: got inf")
 
 
 def test_media_flags(answer):

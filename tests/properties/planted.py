@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 from unittest.mock import patch
 
 from attrs import evolve
 
 from rollproof.impl import base64, digest
+from rollproof.impl.reassembler import RolloutReassembler
+from rollproof.impl.staging import StagingSource
 from rollproof.properties.adapters.ours import Ours
-from rollproof.properties.protocol import Refusal
+from rollproof.properties.adapters.protocol import Refusal
+from rollproof.spec.judge.requests import Area
 from rollproof.spec.records import TerminalSelection
-from rollproof.spec.requests import Area
+from rollproof.spec.rejections import Code, Rejected
 
 
 class LaterRoot(Ours):
@@ -80,7 +84,7 @@ class Utf16Order(Ours):
 
 
 class Hostage(Ours):
-    """Breaks one limit each on some receipts, plans and envelopes, and looks at nothing else."""
+    """Breaks one limit each on some receipts, plans and envelopes, and ignores everything else."""
 
     name = "planted-hostage"
     areas = frozenset({Area.RECEIPT, Area.ROUTES})
@@ -122,3 +126,19 @@ class Swallowed(Ours):
         if found.failure_reason == "":
             raise Refusal("invalid_receipt")
         return evolve(found, failure_reason=None) if found.failure_reason is not None else found
+
+
+class TakesErrorsForMisses(StagingSource):
+    """As ``except (KeyError, ValueError)`` does."""
+
+    def read(self, keys: Any, columns: Any, optional: Any = ()) -> Any:
+        try:
+            return super().read(keys, columns, optional)
+        except (KeyError, ValueError) as error:
+            raise Rejected(Code.MISSING_STAGING_ROW) from error
+
+
+class SwallowsErrors(RolloutReassembler):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._source = TakesErrorsForMisses(self._dp_client, "staging")

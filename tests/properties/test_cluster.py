@@ -1,4 +1,4 @@
-"""A running Ray cluster does the work of fuzz and audit, and nobody can tell from the results."""
+"""A running Ray cluster does the work of fuzz and audit, without any effect on the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pathlib import Path
 import planted
 import psutil
 import pytest
+from campaigns import outcome
 from click.testing import CliRunner
-from test_audit import damaged
-from test_fuzz import outcome
+from recordings import damaged
 
 from rollproof.properties.audit.run import check_files
 from rollproof.properties.cli import main
@@ -28,14 +28,14 @@ from rollproof.properties.cluster import placed
 from rollproof.properties.errors import InputError
 from rollproof.properties.fuzz.campaign import Campaign, run_campaign
 from rollproof.properties.fuzz.corpus import Corpus
-from rollproof.spec.requests import Area
+from rollproof.spec.judge.requests import Area
 
 pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture
 def address(queue, tmp_path, monkeypatch):
-    """Of the Ray that tests share."""
+    """Return the address of the Ray that tests share."""
     import ray
 
     monkeypatch.chdir(tmp_path)
@@ -50,6 +50,7 @@ def swallowed(corpus):
     return Campaign.of("planted:Swallowed", planted.Swallowed(), (Area.RECEIPT,), 0, corpus)
 
 
+@pytest.mark.deep
 def test_a_campaign_finds_what_one_process_finds(address, tmp_path):
     runs = [swallowed(tmp_path / str(index)) for index in range(2)]
     run_campaign(runs[0], 400, None, 1, lambda: None)
@@ -61,6 +62,7 @@ def test_a_campaign_finds_what_one_process_finds(address, tmp_path):
     assert kept[0] == kept[1]
 
 
+@pytest.mark.deep
 def test_an_interrupt_keeps_what_was_found(address, tmp_path):
     pressed = []
 
@@ -76,6 +78,7 @@ def test_an_interrupt_keeps_what_was_found(address, tmp_path):
     assert any(Corpus(tmp_path).of(name) for name in run.states)
 
 
+@pytest.mark.deep
 def test_an_audit_reports_what_one_process_reports(address, tmp_path):
     path = damaged(tmp_path / "run.jsonl")
     reports = []
@@ -101,7 +104,7 @@ def work(number):
 
 
 def lose_the_machine(marker):
-    """Ends this process's actor as the loss of its machine would, the first time."""
+    """End this process's actor as the loss of its machine would, the first time."""
     if not marker.exists():
         marker.touch()
         os.kill(parent_process().pid, signal.SIGKILL)
@@ -114,11 +117,11 @@ def wait_for_the_bell():
 
 
 def runs(process):
-    """Whether there is such a process, and it is no zombie."""
+    """Return whether there is such a process, and it is not a zombie."""
     return psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
 
 
-def test_workers(address, tmp_path):
+def test_cluster_workers_replace_each_other_and_end(address, tmp_path):
     stop = []
     with (
         placed(address, 2, 1) as cluster,
@@ -160,7 +163,7 @@ def refused(*arguments):
 
 
 def test_more_workers_than_processors(address):
-    assert "10000 workers asked for, expected at most its 8" in refused(
+    assert "10000 workers requested, expected at most its 8" in refused(
         "fuzz", "impl", "--examples", 1, "--workers", 10_000, "--ray", address
     )
 
@@ -173,7 +176,7 @@ def test_an_implementation_that_only_this_process_has(address, monkeypatch):
     assert "a worker did not start: only_here:Swallowed: could not be loaded: ModuleNotFoundError" in line
 
 
-def test_another_version(address, monkeypatch):
+def test_workers_of_another_python_are_refused(address, monkeypatch):
     monkeypatch.setattr(platform, "python_version", lambda: "3.0")
     with (
         placed(address, 1, 1) as cluster,
@@ -183,7 +186,7 @@ def test_another_version(address, monkeypatch):
         pass
 
 
-def test_another_cluster(address):
+def test_connecting_to_another_cluster_is_refused(address):
     assert "connected to another cluster" in refused("fuzz", "impl", "--examples", 1, "--ray", "192.0.2.1:6379")
 
 
@@ -194,7 +197,7 @@ class Silent(BaseHTTPRequestHandler):
 
 @contextmanager
 def web_server():
-    """Something that answers, as Ray's dashboard does."""
+    """Start something that answers, as Ray's dashboard does."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_port
@@ -209,7 +212,7 @@ def test_an_address_that_does_not_answer(monkeypatch):
         wrong = {
             "127.0.0.1:1": "Connection refused",
             "nonsense": "Invalid address format",
-            f"127.0.0.1:{port}": "what answers at port",
+            f"127.0.0.1:{port}": "the server at port",
         }
         lines = {name: refused("fuzz", "impl", "--examples", 1, "--ray", name) for name in wrong}
     for name, line in lines.items():

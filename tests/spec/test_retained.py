@@ -1,4 +1,4 @@
-"""Section 7 in the spec: the retained-media digest byte by byte, cuts, restores and completion."""
+"""The retained-media digest byte by byte, cuts and restores (section 7)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import json
 
 import pytest
 from attrs import evolve
-from hypothesis import HealthCheck, given, settings
+from cases import HYPOTHESIS, refusal
+from hypothesis import given, settings
 
-from rollproof.properties.strategies.completions import COMPLETION_EDITS, completions
 from rollproof.properties.strategies.named_tensors import HARD_PAIRS, different, digests, equal, valueless
-from rollproof.properties.strategies.retained import RETAINED_EDITS, cuts, restores
-from rollproof.spec.completion import check_completion
+from rollproof.properties.strategies.streams.retained import RETAINED_EDITS, cuts, restores
 from rollproof.spec.constants import (
     MEDIA_BLAKE3,
     MEDIA_DIGEST_FIELDS,
@@ -21,10 +20,10 @@ from rollproof.spec.constants import (
     MEDIA_TENSOR_SHA256,
 )
 from rollproof.spec.digest import extras_digest
-from rollproof.spec.oracle import answer
-from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow, Violation
-from rollproof.spec.rejections import Code, Rejected, Stage
-from rollproof.spec.requests import Accepted, Refused
+from rollproof.spec.judge.oracle import answer
+from rollproof.spec.judge.requests import Accepted, MediaDigest, Refused
+from rollproof.spec.judge.views import VALUELESS, Entry, Held, named_values
+from rollproof.spec.rejections import Code
 from rollproof.spec.retained import (
     CallMedia,
     PrefixRow,
@@ -37,15 +36,7 @@ from rollproof.spec.retained import (
 from rollproof.spec.spans import placeholder_digest
 from rollproof.spec.staged import metadata_json
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.views import VALUELESS, Entry, Held, named_values
 
-HYPOTHESIS = settings(
-    max_examples=60,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 PIXELS = Tensor.of("float32", [0.5, -0.0, float("nan")], (1, 1, 3))
 SIZES = Tensor.of("int32", [1, 1], (1, 2))
 SPANS = [
@@ -60,12 +51,6 @@ SPANS = [
     }
 ]
 MEDIA = CallMedia(SPANS, {"imgs": PIXELS, "imgs_sizes": SIZES})
-
-
-def refusal(function, *arguments):
-    with pytest.raises(Rejected) as caught:
-        function(*arguments)
-    return caught.value.code
 
 
 def row_of(extras):
@@ -91,7 +76,7 @@ def test_the_digest_is_what_the_contract_writes_down():
     assert media_digest({"é": Tensor.of("bool", [True], ())}) == written(b"\x01" + u64(1) + scalar)
 
 
-def test_names_are_sorted_by_their_bytes():
+def test_media_digest_sorts_names_by_their_bytes():
     one = Tensor.of("uint8", [1])
     names = ["\uffff", "\U00010000", "a", "", "é"]
     assert media_digest(dict.fromkeys(names, one)) == media_digest(dict.fromkeys(sorted(names), one))
@@ -103,9 +88,9 @@ def test_every_named_dtype_has_a_digest_of_its_own():
     assert all(map(is_media_digest, digests_found))
 
 
-@HYPOTHESIS
+@settings(HYPOTHESIS, max_examples=60)
 @given(digests())
-def test_digests_have_one_form(request):
+def test_is_media_digest_knows_one_form(request):
     value, scheme = answer(request).value, request.scheme
     assert [name for name in MEDIA_DIGEST_FIELDS if is_media_digest(value, name)] == [scheme]
     assert not is_media_digest(value.upper(), scheme)
@@ -113,13 +98,13 @@ def test_digests_have_one_form(request):
     assert not is_media_digest(value.encode(), scheme)
 
 
-@HYPOTHESIS
+@settings(HYPOTHESIS, max_examples=60)
 @given(equal())
 def test_how_a_tensor_is_held_does_not_matter(request):
     assert answer(request) == Accepted(True)
 
 
-@HYPOTHESIS
+@settings(HYPOTHESIS, max_examples=60)
 @given(different())
 def test_tensors_that_differ_hash_apart(request):
     assert named_values(request.left) != named_values(request.right)
@@ -127,34 +112,34 @@ def test_tensors_that_differ_hash_apart(request):
 
 
 @pytest.mark.parametrize("name", HARD_PAIRS)
-def test_pairs_that_hashers_got_wrong(name):
+def test_media_digest_differs_for_pairs_that_hashers_confused(name):
     expected = {
         **dict.fromkeys(
             ("0-dimensional", "conjugated", "negated", "NaN pixels", "one strided element"), Accepted(True)
         ),
-        **dict.fromkeys(("quantization", "name that is no text", "dtype without a name", "null entry"), Refused),
+        **dict.fromkeys(("quantization", "name that is not a string", "dtype without a name", "null entry"), Refused),
     }.get(name, Accepted(False))
     found = answer(HARD_PAIRS[name])
     assert found == expected or (expected is Refused and found.code == "media_capture_rejected")
 
 
-@HYPOTHESIS
+@settings(HYPOTHESIS, max_examples=60)
 @given(valueless())
-def test_what_has_no_bytes_is_refused(request):
+def test_media_digest_refuses_tensors_without_bytes(request):
     assert answer(request).code == "media_capture_rejected"
 
 
 @pytest.mark.parametrize("held", sorted(VALUELESS))
-def test_the_kind_stands_in_for_a_value(held):
+def test_named_values_puts_a_kind_in_place_of_its_value(held):
     entry = Entry("a", Tensor.of("uint8", [1]), held)
     assert named_values((entry,)) == {"a": held}
-    assert refusal(media_digest, {"a": held}) is Code.MEDIA_CAPTURE_REJECTED
+    assert refusal(media_digest, {"a": held}).code is Code.MEDIA_CAPTURE_REJECTED
     assert named_values((evolve(entry, held=Held.STRIDED),)) == {"a": entry.tensor}
 
 
 @pytest.mark.parametrize("name", [1, b"a", None, "\ud800", ("a",)])
-def test_names_are_texts(name):
-    assert refusal(media_digest, {name: PIXELS}) is Code.MEDIA_CAPTURE_REJECTED
+def test_media_digest_refuses_names_that_are_not_strings(name):
+    assert refusal(media_digest, {name: PIXELS}).code is Code.MEDIA_CAPTURE_REJECTED
 
 
 # ── cut and restore ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,11 +157,11 @@ def test_a_prefix_row_holds_spans_and_digest_and_no_pixels():
     assert restore(row_of(other), MEDIA) is MEDIA
     assert cut_extras(None, None) is None
     assert cut_extras({"a": 1}, None) == {"a": 1}
-    assert refusal(cut_extras, None, CallMedia([{}], None)) is Code.MEDIA_CAPTURE_REJECTED
-    assert refusal(cut_extras, None, CallMedia([], {"a": None})) is Code.MEDIA_CAPTURE_REJECTED
+    assert refusal(cut_extras, None, CallMedia([{}], None)).code is Code.MEDIA_CAPTURE_REJECTED
+    assert refusal(cut_extras, None, CallMedia([], {"a": None})).code is Code.MEDIA_CAPTURE_REJECTED
 
 
-@HYPOTHESIS
+@settings(HYPOTHESIS, max_examples=60)
 @given(cuts())
 def test_pixels_are_staged_once(request):
     found = answer(request)
@@ -230,19 +215,19 @@ DIGEST = CUT[MEDIA_TENSOR_SHA256]
     ],
 )
 def test_restores_fail_in_order(row, fresh, code):
-    assert refusal(restore, row, fresh).code == code
+    assert refusal(restore, row, fresh).code.code == code
 
 
-@HYPOTHESIS
+@settings(HYPOTHESIS, max_examples=60)
 @given(restores())
-def test_what_the_cut_saw_is_restored(request):
+def test_restore_returns_what_the_cut_saw(request):
     assert isinstance(answer(request), Accepted)
     assert answer(request).value.fresh
 
 
 @pytest.mark.parametrize("code", RETAINED_EDITS)
-def test_what_it_did_not_see_is_not(code):
-    @HYPOTHESIS
+def test_restore_refuses_what_the_cut_did_not_see(code):
+    @settings(HYPOTHESIS, max_examples=60)
     @given(restores(code))
     def check(request):
         assert answer(request).code == code.code
@@ -253,84 +238,30 @@ def test_what_it_did_not_see_is_not(code):
 def test_null_and_no_tensors_are_two_things_once_there_is_a_digest():
     row = row_of(cut_extras(None, CallMedia([], None)))
     assert restore(row, CallMedia([], None)) == CallMedia([], None)
-    assert refusal(restore, row, CallMedia([], {})) is Code.RETAINED_MEDIA_CHANGED
+    assert refusal(restore, row, CallMedia([], {})).code is Code.RETAINED_MEDIA_CHANGED
 
 
 def test_a_restored_call_is_as_old_as_its_prefix():
     assert restored_weight_version([4, 3, 5]) == 3
 
 
-# ── completion ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-ROW = TrainedRow("g", (LinkSpan("c0", 2, 3), LinkSpan("c1", 1, 4)), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
-KEPT = Cut("s", "g", (7, 8), ("g/s/0", "g/s/1"))
-DONE = Completion("s", "c1", 2, 2)
+def test_media_digest_knows_its_schemes():
+    with pytest.raises(ValueError, match="media-md5-v1"):
+        media_digest(None, "media-md5-v1")
 
 
-@pytest.mark.parametrize(
-    ("cut", "entries", "live", "successors", "expected"),
-    [
-        (KEPT, [DONE], (), (), []),
-        (KEPT, [], (), (), [("completion_count", "s")]),
-        (KEPT, [DONE, DONE], (), (), [("completion_count", "s")]),
-        (KEPT, [DONE, evolve(DONE, source_call_id="x")], (), (), [("completion_count", "x")]),
-        (KEPT, [evolve(DONE, tail_len=3)], (), (), [("token_count", "s")]),
-        (KEPT, [evolve(DONE, prefix_len=1, tail_len=3)], (), (), [("token_count", "s")]),
-        (KEPT, [evolve(DONE, new_call_id="c0", tail_len=1)], (), (), [("prefix_tokens", "s")]),
-        (evolve(KEPT, prefix_token_ids=(7, 7)), [DONE], (), (), [("prefix_tokens", "s")]),
-        (
-            evolve(KEPT, prefix_token_ids=(7, 8, 9, 10)),
-            [evolve(DONE, prefix_len=4, tail_len=0)],
-            (),
-            (),
-            [("empty_tail", "s")],
-        ),
-        (KEPT, [DONE], ("g/s/1", "g/c1"), (), [("retired_key_live", "g/s/1")]),
-        (KEPT, [DONE], ("g/s/1",), ("g/s/1",), []),
-        # A rejected rollout or a dead branch needs only to complete once.
-        (KEPT, [evolve(DONE, new_call_id="dead", tail_len=0)], (), (), []),
-        (evolve(KEPT, rollout_id="rejected"), [evolve(DONE, tail_len=9)], (), (), []),
-        (
-            evolve(KEPT, prefix_token_ids=(1, 1, 1, 1, 1)),
-            [evolve(DONE, tail_len=0), evolve(DONE, tail_len=1)],
-            ("g/s/0",),
-            (),
-            [
-                ("completion_count", "s"),
-                ("empty_tail", "s"),
-                ("token_count", "s"),
-                ("prefix_tokens", "s"),
-                ("token_count", "s"),
-                ("prefix_tokens", "s"),
-                ("retired_key_live", "g/s/0"),
-            ],
-        ),
-    ],
-)
-def test_every_violation_is_reported(cut, entries, live, successors, expected):
-    found = check_completion([cut], entries, [ROW], live, successors)
-    assert [(violation.code.code, violation.subject) for violation in found] == expected
-    assert all(isinstance(violation, Violation) for violation in found)
+@pytest.mark.parametrize("scheme", ["x", "", "media-sha256-v2"])
+def test_media_have_no_digest_under_another_scheme(scheme):
+    assert isinstance(answer(MediaDigest((), scheme)), Refused)
+    with pytest.raises(ValueError, match="expected media-sha256-v1 or media-blake3-v1"):
+        cut_extras({}, CallMedia([], {}), scheme)
 
 
-def test_the_logs_own_sum_proves_nothing():
-    # The row lost a token of the call: prefix and tail still add up to what the log says.
-    lossy = TrainedRow("g", (LinkSpan("c0", 2, 3), LinkSpan("c1", 1, 3)), ROW.token_ids[:9])
-    (violation,) = check_completion([KEPT], [DONE], [lossy], (), ())
-    assert violation.code is Code.TOKEN_COUNT
+# ── media ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("code", COMPLETION_EDITS)
-def test_breaks_give_their_violation_first(code):
-    @HYPOTHESIS
-    @given(completions(code))
-    def check(request):
-        assert answer(request).value[0][0] == code.code
-
-    check()
-
-
-def test_all_codes_are_driven():
-    driven = {*RETAINED_EDITS, *COMPLETION_EDITS}
-    assert driven == {code for code in Code if code.stage in (Stage.RETAINED, Stage.COMPLETION)}
-    assert not [code for code in driven if code.value.shadowed_by]
+@pytest.mark.parametrize("scheme", MEDIA_DIGEST_FIELDS)
+def test_media_digest_takes_its_scheme_by_value(scheme: str) -> None:
+    copied = "".join(list(scheme))
+    assert copied is not scheme
+    assert media_digest({}, copied) == media_digest({}, scheme)

@@ -1,27 +1,20 @@
-"""Section 6 in the spec: codec, plans, classification, assembly, rollouts, and what is shadowed by what."""
+"""Routes of rollouts, groups and published plans (section 6), and the codes that link spans hide."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import time
-import tracemalloc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import HealthCheck, given, settings
+from cases import HYPOTHESIS, refusal
+from hypothesis import given
 from hypothesis import strategies as st
 
-from rollproof.properties.strategies.route_wire import (
-    PLAN_BREAKS,
-    broken_payloads,
-    broken_plans,
-    odd_payloads,
-    payloads,
-    plans,
-    trailing_bits,
-)
-from rollproof.properties.strategies.routed import (
+from rollproof.properties.adapters.asking import long_chain
+from rollproof.properties.strategies.rollouts.routed import (
     ROLLOUT_BREAKS,
     RoutedCall,
     broken_routed_rollouts,
@@ -29,130 +22,33 @@ from rollproof.properties.strategies.routed import (
     routed_rollouts,
     stage,
 )
-from rollproof.properties.strategies.routes import (
-    ASSEMBLY_BREAKS,
-    assemblies,
-    broken_assemblies,
-    broken_metadata,
-    route_payload,
-)
-from rollproof.spec.assembly import RouteFragment, all_sentinel, execute, extras_around, token_routes
-from rollproof.spec.constants import ROUTED_EXPERTS
-from rollproof.spec.digest import extras_digest
-from rollproof.spec.envelope import decode_routes, encode_routes, nested_lists
-from rollproof.spec.group import finalize_group
+from rollproof.spec.assembly import all_sentinel, token_routes
+from rollproof.spec.constants import EXTRAS_DIGEST_VERSION, ROUTED_EXPERTS
+from rollproof.spec.envelope import decode_routes, encode_routes
+from rollproof.spec.group import finalize_group, known_dims
 from rollproof.spec.lineage import linearize
 from rollproof.spec.outcomes import Failure
-from rollproof.spec.plan import (
-    SpanMode,
-    classify_span,
-    decode_plan,
-    encode_plan,
-    encoded_plan_size,
-    placeholder_plan,
-    sentinel_and_used,
-)
-from rollproof.spec.plane import Get, Staging
+from rollproof.spec.plan import decode_plan, encode_plan, encoded_plan_size
+from rollproof.spec.plane import DataPlane, Get
 from rollproof.spec.receipt import parse_receipt
 from rollproof.spec.records import GroupRequest, ReassemblerConfig, RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected, Stage
+from rollproof.spec.replay import execute_published_plan, failure_counts, fragment_keys
 from rollproof.spec.rollout import finalize_rollout
-from rollproof.spec.routes import execute_published_plan, failure_counts, fragment_keys, rollout_plan, staged_routes
+from rollproof.spec.routes import check_link_spans, rollout_plan, staged_routes
 from rollproof.spec.staged import decode_row
 from rollproof.spec.tensor import Tensor
 
-HYPOTHESIS = settings(
-    max_examples=40,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 DIRECT = ReassemblerConfig(router_replay_enabled=True)
 DEFERRED = ReassemblerConfig(router_replay_enabled=True, defer_routed_experts_to_policy=True)
 
 
-def refusal(function, *arguments, **keywords):
-    with pytest.raises(Rejected) as caught:
-        function(*arguments, **keywords)
-    return caught.value
-
-
 def finalize(config, rollout, dims=None):
-    return finalize_rollout(config, rollout.rollout_id, rollout.receipt, 1.0, Staging(rollout.rows), dims)
+    return finalize_over(DataPlane(rollout.rows), config, rollout, dims)
 
 
-# ── codec ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@HYPOTHESIS
-@given(payloads())
-def test_one_value_has_one_encoding(payload):
-    routes = decode_routes(payload)
-    if type(payload) is str:
-        assert encode_routes(routes) == payload
-    else:
-        assert routes.dtype == "int16"
-        assert nested_lists(routes) == payload
-    assert decode_routes(encode_routes(routes)) == routes
-
-
-@HYPOTHESIS
-@given(broken_payloads())
-def test_anything_else_is_no_route_tensor(payload):
-    assert refusal(decode_routes, payload).code is Code.INVALID_ROUTE_ENVELOPE
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)])
-def test_every_odd_payload_is_refused(shape):
-    valid = RouteFragment(Tensor.of("int16", [-1] * (shape[0] * shape[1] * shape[2]), shape), 1, b"null")
-    for payload in odd_payloads(valid):
-        assert refusal(decode_routes, payload).code is Code.INVALID_ROUTE_ENVELOPE, payload
-
-
-@pytest.mark.parametrize("padding", [1, 2])
-def test_trailing_bits(padding):
-    assert "base64" in refusal(decode_routes, trailing_bits(padding)).detail
-
-
-HOSTILE = {
-    "huge dimension": "nrlre1:int16:99999999999x1x1:AAAA",
-    "product beyond 64 bits": "nrlre1:int32:9999999999999999999x9999999999999999999x9999999999999999999:AAAA",
-    "one GiB declared, three bytes sent": "nrlre1:int8:1024x1024x1024:AAAA",
-    "10,000 dimensions": f"nrlre1:int8:{'x'.join(['1'] * 10_000)}:AAAA",
-    "10,000 digits": f"nrlre1:int8:{'9' * 10_000}x1x1:AAAA",
-    "10,000 zeros": f"nrlre1:int8:1x1x{'0' * 10_000}:AAAA",
-}
-
-
-@pytest.mark.parametrize("envelope", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_envelopes_cost_nothing(envelope):
-    refusal(decode_routes, envelope)
-    tracemalloc.start()
-    refusal(decode_routes, envelope)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 200_000
-    seconds = []
-    for _ in range(5):
-        started = time.perf_counter()
-        refusal(decode_routes, envelope)
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 0.01
-
-
-@pytest.mark.parametrize("shape", [(), (4,), (2, 2), (1, 2, 2, 1), (0, 1, 1), (1, 0, 4)])
-def test_other_shapes_have_no_envelope(shape):
-    count = Tensor.of("int8", range(4)) if 0 not in shape else Tensor("int8", (0,), b"")
-    if shape != ():
-        assert refusal(encode_routes, evolve(count, shape=shape)).code is Code.INVALID_ROUTE_ENVELOPE
-    else:
-        assert refusal(encode_routes, Tensor.of("int8", [1], ())).code is Code.INVALID_ROUTE_ENVELOPE
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "bool"])
-def test_other_dtypes_have_no_envelope(dtype):
-    assert refusal(encode_routes, Tensor.of(dtype, [1], (1, 1, 1))).code is Code.INVALID_ROUTE_ENVELOPE
+def finalize_over(plane, config, rollout, dims=None):
+    return finalize_rollout(config, rollout.rollout_id, rollout.receipt, 1.0, plane, dims)
 
 
 def test_staged_routes():
@@ -165,196 +61,6 @@ def test_staged_routes():
     assert refusal(staged_routes, {ROUTED_EXPERTS: [[[1, 2]]]}, 2).code is Code.ROUTED_LEN_MISMATCH
 
 
-# ── classification and plans ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_classification_is_exhaustively_right():
-    for carry, generation, staged in itertools.product(range(6), repeat=3):
-        mode = classify_span(carry, generation, staged)
-        unrouted, first, used = sentinel_and_used(carry, generation, staged)
-        assert unrouted + used == carry + generation
-        assert 0 <= first <= first + used <= staged
-        if staged and staged == carry + generation:
-            assert (mode, unrouted) == (SpanMode.FULL, 0)
-        elif 0 < generation <= staged:
-            assert (mode, unrouted, first + used) == (SpanMode.TAIL, carry, staged)
-        else:
-            assert (mode, used) == (SpanMode.SENTINEL, 0)
-
-
-@pytest.mark.parametrize("length", [-1, True, 1.0, None, 2**63])
-def test_classification_takes_lengths_only(length):
-    for position in range(3):
-        arguments = [1, 1, 1]
-        arguments[position] = length
-        with pytest.raises(ValueError, match="expected an integer"):
-            classify_span(*arguments)
-
-
-@HYPOTHESIS
-@given(plans())
-def test_plans_survive_json(plan):
-    encoded = encode_plan(plan)
-    travelled = json.loads(json.dumps(encoded))
-    assert decode_plan(travelled) == plan
-    assert encode_plan(decode_plan(travelled)) == travelled
-    assert encoded_plan_size(plan) == len(json.dumps(encoded).replace(": ", ":").replace(", ", ","))
-
-
-@pytest.mark.parametrize("kind", PLAN_BREAKS)
-@settings(HYPOTHESIS, max_examples=20)
-@given(data=st.data())
-def test_plans_are_decoded_strictly(kind, data):
-    assert refusal(decode_plan, data.draw(broken_plans(kind))).code is Code.INVALID_ROUTE_PLAN
-
-
-def test_other_schema_versions_are_named():
-    plan = encode_plan(placeholder_plan(ReassemblerConfig(), ("r/c",)))
-    assert "schema_version: got 3" in refusal(decode_plan, {**plan, "schema_version": 3, "spans": 0, "more": 1}).detail
-
-
-def test_encoded_size_escapes_non_ascii():
-    plan = RouteAssemblyPlan("é", (), ("\U0001f600",), 1)
-    assert encoded_plan_size(plan) - encoded_plan_size(evolve(plan, staging_partition="e")) == len("\\u00e9") - 1
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"spans": []},
-        {"cleanup_staging_keys": ["r/c"]},
-        {"schema_version": 3},
-        {"schema_version": True},
-        {"expected_token_length": 1.0},
-        {"staging_partition": ""},
-    ],
-)
-def test_a_plan_is_checked_before_it_is_encoded(change):
-    assert (
-        refusal(encode_plan, evolve(RouteAssemblyPlan("s", (), ("r/c",), 1), **change)).code is Code.INVALID_ROUTE_PLAN
-    )
-
-
-# ── assembly ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def run(whole, **changes):
-    arguments = {
-        "num_experts": whole.num_experts,
-        "allow_repeated_experts": whole.allow_repeated_experts,
-        **changes,
-    }
-    return execute(whole.plan, whole.fragments, whole.dims, whole.canonical_len, **arguments)
-
-
-@HYPOTHESIS
-@given(assemblies())
-def test_every_token_has_its_own_route_or_none(whole):
-    """Token by token, without the spec's slicing."""
-    row = list(token_routes(run(whole)))
-    width = whole.dims[0] * whole.dims[1]
-    assert len(row) == whole.canonical_len
-    position = 0
-    for span in whole.plan.spans:
-        length = span.carry_len + span.generation_len
-        fragment = whole.fragments.get(span.staging_key)
-        own = [] if fragment is None else list(token_routes(fragment.routes))
-        for offset in range(length):
-            from_end = length - offset
-            routed = own and (len(own) == length or from_end <= span.generation_len <= len(own))
-            assert row[position + offset] == (own[len(own) - from_end] if routed else (-1,) * width)
-        position += length
-    assert set(itertools.chain(*row[position:])) <= {-1}
-
-
-@pytest.mark.parametrize("code", ASSEMBLY_BREAKS, ids=lambda code: code.code)
-@HYPOTHESIS
-@given(data=st.data())
-def test_each_break_gives_its_code(code, data):
-    assert refusal(run, data.draw(broken_assemblies(code))).code is code
-
-
-@HYPOTHESIS
-@given(broken_assemblies(Code.FRAGMENT_DUPLICATE_EXPERT))
-def test_repeated_experts_can_be_allowed(whole):
-    assert run(whole, allow_repeated_experts=True).shape == (whole.canonical_len, *whole.dims)
-
-
-def fragment_of(routes, encoding=1, metadata=b"{}"):
-    fragment = RouteFragment(routes, encoding, metadata)
-    try:
-        commitment = extras_digest(extras_around(fragment))
-    except (ValueError, Rejected):
-        commitment = "0" * 64
-    plan = RouteAssemblyPlan(
-        "s", (RouteSpan("r/c", 0, routes.shape[0], routes.shape[0], 1, commitment),), ("r/c",), routes.shape[0]
-    )
-    return plan, {"r/c": fragment}
-
-
-METADATA = b'{"a":[1.5,null],"z":"\xc3\xa9"}'
-
-
-@pytest.mark.parametrize("encoding", [1, 2])
-@pytest.mark.parametrize("metadata", broken_metadata(METADATA), ids=lambda metadata: metadata[:20].decode("latin-1"))
-def test_broken_metadata_is_no_commitment(metadata, encoding):
-    plan, fragments = fragment_of(Tensor.of("int16", [0], (1, 1, 1)), encoding, METADATA)
-    assert execute(plan, fragments, None, 1).values() == (0,)
-    broken = {"r/c": evolve(fragments["r/c"], extras_metadata_json=metadata)}
-    assert refusal(execute, plan, broken, None, 1).code is Code.FRAGMENT_INTEGRITY
-
-
-def execute_one(routes, **keywords):
-    plan, fragments = fragment_of(routes, keywords.pop("encoding", 1))
-    return execute(plan, fragments, keywords.pop("dims", None), plan.expected_token_length, **keywords)
-
-
-def test_nothing_is_narrowed():
-    for expert in (65535, 32768, -2, 2**31 - 1):
-        assert refusal(execute_one, Tensor.of("int32", [expert], (1, 1, 1))).code is Code.FRAGMENT_VALUE_RANGE
-    assert execute_one(Tensor.of("int32", [32767, -1], (2, 1, 1))).values() == (32767, -1)
-    assert refusal(execute_one, Tensor.of("int8", [7], (1, 1, 1)), num_experts=7).code is Code.FRAGMENT_VALUE_RANGE
-
-
-def test_the_first_rule_wins_over_the_whole_fragment():
-    both = Tensor.of("int16", [0, 0, 1, -1], (2, 1, 2))
-    assert refusal(execute_one, both).code is Code.FRAGMENT_PARTIAL_SENTINEL
-    assert refusal(execute_one, Tensor.of("int16", [0, 0, 1, -1, -2, -2], (3, 1, 2))).code is Code.FRAGMENT_VALUE_RANGE
-
-
-def test_null_and_empty_metadata_both_mean_routes_only():
-    plan, fragments = fragment_of(Tensor.of("int8", [1], (1, 1, 1)))
-    null = {"r/c": evolve(fragments["r/c"], extras_metadata_json=b"null")}
-    assert execute(plan, null, (1, 1), 1) == execute(plan, fragments, (1, 1), 1)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "float32"])
-def test_lists_are_staged_as_int16(dtype):
-    plan, fragments = fragment_of(Tensor.of("int16", [1], (1, 1, 1)), encoding=2)
-    other = {"r/c": evolve(fragments["r/c"], routes=Tensor.of(dtype, [1], (1, 1, 1)))}
-    assert execute(plan, fragments, (1, 1), 1).values() == (1,)
-    assert refusal(execute, plan, other, (1, 1), 1).code is Code.FRAGMENT_INTEGRITY
-
-
-def test_a_plan_without_spans_is_all_sentinel():
-    assert execute(RouteAssemblyPlan("s", (), (), 3), {}, (2, 1), 3) == all_sentinel(3, (2, 1))
-    with pytest.raises(ValueError, match="unknown"):
-        execute(RouteAssemblyPlan("s", (), (), 3), {}, None, 3)
-
-
-def test_assembled_length_is_shadowed_by_the_plan():
-    """A valid plan's spans contribute its length, whatever their modes: sections' sums are all there is to it."""
-    reached = set()
-    for spans in itertools.product(itertools.product(range(3), repeat=3), repeat=2):
-        total = sum(carry + generation for carry, generation, _ in spans)
-        assembled = sum(unrouted + used for unrouted, _, used in itertools.starmap(sentinel_and_used, spans))
-        reached.add(total == assembled)
-    assert reached == {True}
-    invalid = RouteAssemblyPlan("s", (RouteSpan("r/c", 1, 1, 0, 1, "0" * 64),), ("r/c",), 3)
-    assert refusal(execute, invalid, {}, (1, 1), 3).code is Code.ASSEMBLED_LENGTH_MISMATCH
-    assert refusal(encode_plan, invalid).code is Code.INVALID_ROUTE_PLAN
-
-
 # ── rollouts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -364,10 +70,11 @@ def test_direct_and_deferred_give_the_same_routes(rollout, known):
     config = evolve(DIRECT, num_experts=rollout.num_experts, routed_dims=rollout.dims if known else None)
     direct = finalize(config, rollout)
     assert direct.rollout.valid, direct.rollout.rejection_reason
-    deferred = finalize(DEFERRED, rollout)
+    plane = DataPlane(rollout.rows)
+    deferred = finalize_over(plane, DEFERRED, rollout)
     assert deferred.rollout == evolve(direct.rollout, routed_experts=None)
-    assert all("routed_experts" not in effect.columns for effect in deferred.effects if isinstance(effect, Get))
-    assert direct.dims == rollout.dims
+    assert all("routed_experts" not in effect.columns for effect in plane.effects if isinstance(effect, Get))
+    assert known_dims(config, [direct], None) == rollout.dims
     if rollout.dims is None:
         assert direct.rollout.routed_experts is None
         return
@@ -399,13 +106,13 @@ def test_routes_are_the_chains_own(rollout):
 @pytest.mark.parametrize("reason", ROLLOUT_BREAKS)
 @HYPOTHESIS
 @given(data=st.data())
-def test_each_forgery_is_named(reason, data):
+def test_forged_rollouts_are_rejected_with_their_reason(reason, data):
     rollout = data.draw(broken_routed_rollouts(reason))
     config = evolve(DIRECT, routed_dims=rollout.dims, num_experts=rollout.num_experts)
     outcome = finalize(config, rollout)
     assert not outcome.rollout.valid
     assert outcome.rollout.rejection_reason.startswith(reason.rstrip(":"))
-    assert outcome.dims == rollout.dims
+    assert outcome.rollout.routed_experts is None
 
 
 @HYPOTHESIS
@@ -467,7 +174,7 @@ def test_routeless_claims_are_checked_before_any_fragment():
         assert finalize(config, forged).rollout.rejection_reason.startswith("route_assembly:fragment_integrity")
 
 
-def test_dead_branches_are_not_looked_at():
+def test_routes_of_dead_branches_are_not_read():
     columns = {"dead": {"routed_len": number(9), "routed_experts_encoding": number(1)}}
     rollout = stage("g_g0", CALLS, "c1", columns=columns)
     outcome = finalize(DIRECT, rollout)
@@ -490,7 +197,7 @@ def group(config, rollouts, dims=None, **keywords):
         **keywords,
     )
     rows = {key: row for rollout in rollouts if rollout is not None for key, row in rollout.rows.items()}
-    return finalize_group(config, request, Staging(rows), dims)
+    return finalize_group(config, request, DataPlane(rows), dims)
 
 
 def routed(index, layers=1, experts=2, **changes):
@@ -520,10 +227,20 @@ def test_a_rejected_rollout_teaches_nothing():
     assert metrics["advisory/repeated_route_run"] == 2.0
 
 
+def test_a_route_that_no_neighbour_repeats_is_not_a_run():
+    """Otherwise the count would be 1 wherever there are routes, and could not alarm anybody."""
+    changing = [[[0, 1]], [[1, 0]]]
+    repeated = [[[0, 1]], [[0, 1]]]
+    for lists, run in ((changing, 0.0), (repeated, 2.0)):
+        rollout = stage("g_g0", [RoutedCall("c0", None, 1, 1, {ROUTED_EXPERTS: lists})], "c0")
+        assert group(DIRECT, [rollout]).group.metrics["advisory/repeated_route_run"] == run
+
+
 def test_an_unusable_reward_teaches_nothing():
     rollout = routed(0, experts=3)
-    outcome = finalize_rollout(DIRECT, "g_g0", rollout.receipt, float("nan"), Staging(rollout.rows))
-    assert (outcome.rollout.rejection_reason[:14], outcome.dims) == ("invalid_reward", None)
+    outcome = finalize_rollout(DIRECT, "g_g0", rollout.receipt, float("nan"), DataPlane(rollout.rows))
+    assert outcome.rollout.rejection_reason.startswith("invalid_reward")
+    assert known_dims(DIRECT, [outcome], None) is None
 
 
 def test_dimensions_of_the_caller_are_authoritative():
@@ -563,6 +280,7 @@ def test_deferred_groups_publish_plans_and_keep_staging():
 
 # ── what is shadowed ────────────────────────────────────────────────────────────────────────────────────────────────
 
+
 SHADOWED = {
     Code.DUPLICATE_ROUTE_SPAN,
     Code.ROUTE_SPAN_IDENTITY,
@@ -573,7 +291,7 @@ SHADOWED = {
 
 
 def small_scripts():
-    """Every rollout of up to three calls with up to two carry and two generated tokens each, and every terminal."""
+    """Return every rollout of up to three calls with up to two carry and two generated tokens, and every terminal."""
     lengths = [(carry, generation) for carry in range(3) for generation in range(3) if carry + generation]
     for count in (1, 2, 3):
         sizes = lengths if count < 3 else [(0, 1), (1, 1), (1, 0)]
@@ -625,6 +343,66 @@ def test_shadowed_codes_guard_a_wrong_row(code):
     assert refusal(rollout_plan, DIRECT, evolve(row, **wrong), chain, tuple(rollout.rows)).code is code
 
 
-def test_payloads_of_strategies_are_what_staging_reads():
-    fragment = RouteFragment(Tensor.of("int16", [1, 2], (1, 1, 2)), 2, b"null")
-    assert route_payload(fragment) == [[[1, 2]]]
+def test_staged_routes_refuses_a_mapping_as_an_unknown_encoding():
+    with pytest.raises(Rejected) as caught:
+        staged_routes({ROUTED_EXPERTS: {"codec": "zstd"}}, 1)
+    assert caught.value.code is Code.UNSUPPORTED_ROUTE_ENCODING
+
+
+def test_finalize_rollout_refuses_an_attachment_only_with_router_replay():
+    rollout = routed(0).changed("c0", {"routed_experts_encoding": number(3)})
+    reason = finalize(DIRECT, rollout).rollout.rejection_reason
+    assert reason == "unsupported_route_encoding:c0: routed_experts_encoding: got 3, expected 0, 1 or 2"
+    assert finalize(ReassemblerConfig(), rollout).rollout.valid
+
+
+def span(key: str, carry: int, generated: int, staged: int) -> RouteSpan:
+    return RouteSpan(
+        staging_key=key,
+        carry_len=carry,
+        generation_len=generated,
+        staged_route_len=staged,
+        extras_digest_version=EXTRAS_DIGEST_VERSION,
+        extras_digest="0" * 64,
+    )
+
+
+def test_a_plan_needs_the_fragments_of_full_and_of_tail_spans() -> None:
+    spans = (span("r/a", 2, 1, 3), span("r/b", 2, 2, 2), span("r/c", 1, 1, 0))
+    plan = RouteAssemblyPlan("staging", spans, tuple(one.staging_key for one in spans), 9)
+    assert fragment_keys(encode_plan(plan)) == ("r/a", "r/b")
+
+
+def test_published_plans_that_are_invalid_replay_as_all_sentinel() -> None:
+    replayed = execute_published_plan({"schema_version": 1}, {}, (2, 3), 4)
+    assert replayed.routes == all_sentinel(4, (2, 3))
+    assert replayed.failure == "invalid_route_plan"
+
+
+@pytest.mark.parametrize("tokens", [(5,), (5, 6, 7)])
+def test_link_spans_add_up_to_the_row(tokens: tuple[int, ...]) -> None:
+    receipt, calls = long_chain(1)
+    row = linearize(receipt, calls)
+    (link,) = row.link_spans
+    assert link.carry_len + link.generation_len == len(row.token_ids)
+    staged: Any = SimpleNamespace(call=calls[0])
+
+    check_link_spans(row, [staged])
+    longer = evolve(row, token_ids=(*row.token_ids, *tokens))
+    for wrong in (longer, evolve(row, token_ids=row.token_ids[:-1])):
+        with pytest.raises(Rejected) as caught:
+            check_link_spans(wrong, [staged])
+        assert caught.value.code is Code.ROUTE_SPAN_LENGTH_MISMATCH
+
+
+@pytest.mark.parametrize("other", ["b", "d"])
+def test_extras_commitments_are_of_the_chain(other: str) -> None:
+    receipt, calls = long_chain(1)
+    row = linearize(receipt, calls)
+    staged: Any = SimpleNamespace(call=calls[0])
+    (commitment,) = row.extras_commitments
+    for call_id in (f"a{commitment.model_call_id}", f"x{commitment.model_call_id}", other):
+        wrong = evolve(row, extras_commitments=(evolve(commitment, model_call_id=call_id),))
+        with pytest.raises(Rejected) as caught:
+            check_link_spans(wrong, [staged])
+        assert caught.value.code is Code.ROUTE_SPAN_IDENTITY

@@ -7,15 +7,17 @@ import struct
 import pytest
 from attrs import evolve
 
-from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
-from rollproof.spec.group import finalize_group
-from rollproof.spec.oracle import answer
+from rollproof.properties.strategies.rollouts.staged_calls import raw_receipt, staged_call
+from rollproof.spec.group import batch_meta, finalize_group
+from rollproof.spec.judge.oracle import answer
+from rollproof.spec.judge.requests import Accepted
+from rollproof.spec.judge.rules.records import GOLDEN
+from rollproof.spec.judge.staging import Faults, Staging
 from rollproof.spec.outcomes import Failure
-from rollproof.spec.plane import Clear, Faults, Get, Put, Staging
-from rollproof.spec.records import GroupRequest, ReassemblerConfig, StagedCall
-from rollproof.spec.requests import Accepted
+from rollproof.spec.plane import Clear, DataPlane, Get, Put
+from rollproof.spec.records import GroupRequest, ReassemblerConfig
 from rollproof.spec.rollout import finalize_rollout
-from rollproof.spec.rules.records import GOLDEN
+from rollproof.spec.rows import row_padding
 from rollproof.spec.staged import decode_row, encode_row
 
 
@@ -23,47 +25,21 @@ def f32(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
-def staged(
-    call_id: str, parent: StagedCall | None, ids: list[int], carry: int, lps: list[float], wv: int
-) -> StagedCall:
-    prefix = [] if parent is None else [10, 11, 12, 13]
-    call = StagedCall(
-        rollout_id="g7_g0",
-        model_call_id=call_id,
-        parent_call_id=None if parent is None else parent.model_call_id,
-        mode="text" if parent is None else "token_in",
-        prev_len=len(prefix),
-        delta_len=len(ids),
-        cum_len=len(prefix) + len(ids),
-        weight_version=wv,
-        token_ids_delta=tuple(ids),
-        token_mask_delta=(0.0,) * carry + (1.0,) * (len(ids) - carry),
-        generation_log_probs_delta=tuple(f32(value) for value in lps),
-        extras_digest=extras_digest(None),
-        chain_hash=chain_digest(None if parent is None else parent.chain_hash, ids),
-        cumulative_hash=prefix_digest(prefix + ids),
-        digest="0" * 64,
-    )
-    return evolve(call, digest=call_digest(call))
-
-
-C1 = staged("c1", None, [10, 11, 12, 13], 2, [0.0, 0.0, -0.1, -0.2], 4)
-C2 = staged("c2", C1, [20, 21, 22], 1, [0.0, -0.3, -0.4], 5)
-ROWS = {f"g7_g0/{call.model_call_id}": encode_row(call) for call in (C1, C2)}
-COPIED = (
-    *("model_call_id", "parent_call_id", "mode", "prev_len", "delta_len", "cum_len", "weight_version"),
-    *("digest", "extras_digest", "chain_hash", "cumulative_hash"),
+C1 = staged_call(
+    [10, 11, 12, 13], 2, rollout_id="g7_g0", call_id="c1", log_probs=[f32(-0.1), f32(-0.2)], weight_version=4
 )
-RECEIPT = {
-    "rollout_id": "g7_g0",
-    "manifest": [
-        {name: getattr(call, name) for name in COPIED}
-        | {"staging_key": f"g7_g0/{call.model_call_id}", "response_id": f"resp-{call.model_call_id}"}
-        for call in (C1, C2)
-    ],
-    "terminal_model_call_id": "c2",
-    "terminal_selection": "declared",
-}
+C2 = staged_call(
+    [20, 21, 22],
+    1,
+    rollout_id="g7_g0",
+    call_id="c2",
+    parent=C1,
+    before=C1.token_ids_delta,
+    log_probs=[f32(-0.3), f32(-0.4)],
+    weight_version=5,
+)
+ROWS = {f"g7_g0/{call.model_call_id}": encode_row(call) for call in (C1, C2)}
+RECEIPT = raw_receipt([C1, C2])
 CONFIG = ReassemblerConfig(max_seq_len=7)
 REQUEST = GroupRequest("g7", ("g7_g0", "g7_g1"), (RECEIPT, None), (1.0, 2), (False, True), fallback_weight_version=9)
 
@@ -73,8 +49,8 @@ def test_golden_values(request_, value):
     assert answer(request_) == Accepted(value)
 
 
-def test_rollout():
-    outcome = finalize_rollout(CONFIG, "g7_g0", RECEIPT, 1, Staging(ROWS))
+def test_worked_example_is_rebuilt_as_a_rollout():
+    outcome = finalize_rollout(CONFIG, "g7_g0", RECEIPT, 1, DataPlane(ROWS))
     rollout = outcome.rollout
     assert rollout.valid
     assert rollout.token_ids == (10, 11, 12, 13, 20, 21, 22)
@@ -84,8 +60,8 @@ def test_rollout():
     assert rollout.staging_keys == ("g7_g0/c1", "g7_g0/c2")
 
 
-def test_group():
-    outcome = finalize_group(CONFIG, REQUEST, Staging(ROWS))
+def test_worked_example_is_published_as_a_group():
+    outcome = finalize_group(CONFIG, REQUEST, DataPlane(ROWS))
     assert [type(effect) for effect in outcome.effects] == [Get, Put, Clear]
     assert outcome.effects[-1] == Clear("staging", ("g7_g0/c1", "g7_g0/c2"))
     valid, placeholder = outcome.rows
@@ -106,22 +82,23 @@ def test_group():
 @pytest.mark.parametrize(
     ("faults", "failure", "effects"),
     [
-        (Faults(failing_get=0), Failure.READ, []),
+        (Faults(failing_get=0), Failure.READ, [Get]),
         (Faults(put=True), Failure.PUT, [Get, Put]),
         (Faults(clear=True), Failure.CLEAR, [Get, Put, Clear]),
     ],
 )
-def test_group_failures(faults, failure, effects):
-    staging = Staging(ROWS, faults)
-    outcome = finalize_group(CONFIG, REQUEST, staging)
+def test_finalize_group_fails_where_an_operation_fails(faults, failure, effects):
+    plane = Staging(ROWS, faults).plane()
+    outcome = finalize_group(CONFIG, REQUEST, plane)
     assert outcome.failure is failure
     assert [type(effect) for effect in outcome.effects] == effects
-    assert staging.after(outcome.effects).rows == ROWS
+    assert plane.rows == ROWS
 
 
 def test_staging_after_a_group_is_empty():
-    outcome = finalize_group(CONFIG, REQUEST, Staging(ROWS))
-    assert Staging(ROWS).after(outcome.effects).rows == {}
+    plane = DataPlane(ROWS)
+    assert finalize_group(CONFIG, REQUEST, plane).failure is None
+    assert plane.rows == {}
 
 
 @pytest.mark.parametrize(
@@ -139,8 +116,8 @@ def test_staging_after_a_group_is_empty():
         {"group_id": "g8"},
     ],
 )
-def test_contradictory_arguments(change):
-    outcome = finalize_group(CONFIG, evolve(REQUEST, **change), Staging(ROWS))
+def test_finalize_group_refuses_contradictory_arguments(change):
+    outcome = finalize_group(CONFIG, evolve(REQUEST, **change), DataPlane(ROWS))
     assert (outcome.failure, outcome.effects) == (Failure.CALLER, ())
 
 
@@ -155,6 +132,28 @@ def test_a_rollout_id_with_a_slash_owns_nothing():
     receipt = RECEIPT | {"rollout_id": "a", "manifest": [RECEIPT["manifest"][0] | {"staging_key": "a/b/c1"}]}
     receipt |= {"terminal_model_call_id": "c1"}
     request = GroupRequest("a/b", ("a/b",), (receipt,), (1.0,), (False,), canonical_sample_ids=("a/b_g0",))
-    outcome = finalize_group(CONFIG, request, Staging(ROWS))
-    assert outcome.rollouts[0].rejection_reason == "identity_mismatch: a"
+    outcome = finalize_group(CONFIG, request, DataPlane(ROWS))
+    assert outcome.rollouts[0].rejection_reason == "identity_mismatch: rollout_id: got 'a', expected 'a/b'"
     assert not any(isinstance(effect, Clear) for effect in outcome.effects)
+
+
+def test_row_padding_is_fixed_for_columns_with_one_value_per_token():
+    row = finalize_group(CONFIG, REQUEST, DataPlane(ROWS)).rows[0]
+    assert {name: row_padding(name, 7) for name in row.columns if row_padding(name, 7) is not None} == {
+        "input_ids": 7,
+        "token_mask": 0.0,
+        "generation_logprobs": 0.0,
+    }
+    assert row_padding("routed_experts", 7) == -1
+
+
+def test_batch_meta_describes_what_was_published():
+    outcome = finalize_group(CONFIG, REQUEST, DataPlane(ROWS))
+    meta = batch_meta(CONFIG, outcome.group)
+    assert (meta["partition_id"], meta["task_name"]) == (CONFIG.partition_id, "train")
+    assert meta["sample_ids"] == ("g7_g0", "g7_g1")
+    assert meta["fields"] == set(outcome.rows[0].columns)
+    assert meta["sequence_lengths"] == (7, 1)
+    assert meta["tags"] == tuple(row.tags for row in outcome.rows)
+    assert outcome.group.drop_reason is None
+    assert evolve(outcome.group, dropped=True).drop_reason

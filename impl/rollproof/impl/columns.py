@@ -3,13 +3,16 @@
 A column of a batched read may be a dense tensor, a jagged or strided nested tensor, or a stack of tensors that fit
 into neither. Behind this module there are only two forms: one scalar per row, or the rows back to back with offsets.
 Every function raises ``ValueError``, naming the column, for anything else that a staged row can hold.
+
+What the readers return is a copy: a data plane may use the memory of its answer again once the next read begins, and
+what was verified must be what is published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -17,11 +20,18 @@ from attrs import frozen
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
+REPEATED_BYTES: Final = 2**20
+"""How large a column may be that repeats its elements instead of holding them."""
+
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays of one length, by field name; digests are ``[C, 32]``."""
+
+
+class MissingColumn(ValueError):
+    """An answer lacks a column. It does not tell of which row: a batch has the columns that all of its rows have."""
 
 
 @frozen(eq=False)
@@ -38,7 +48,7 @@ class Ragged:
 
 
 def big_endian(*columns: Ints) -> list[bytes]:
-    """Columns ``[C]`` interleaved: per row, its element of each as u64."""
+    """Return columns ``[C]`` interleaved: per row, its element of each as u64."""
     return np.array(columns).T.astype(">i8", order="C").view(f"V{8 * len(columns)}").ravel().tolist()
 
 
@@ -72,94 +82,127 @@ class EncodedTokens:
 
 
 def read_ragged(answer: TensorDictBase, name: str, dtype: torch.dtype) -> Ragged:
-    """A column of one vector per row: ``[C, n]`` dense, or nested with one ragged dimension."""
+    """Read a column of one vector per row: ``[C, n]`` dense, or nested with one ragged dimension."""
     leaf: Any = _leaf(answer, name)
     jagged = _jagged_parts(leaf)
     if jagged is not None:
-        _expect(jagged[0].dtype is dtype and jagged[0].dim() == 1, name, jagged[0], dtype)
-        values, offsets = _array(jagged[0]), _array(jagged[1]).astype(np.int64, copy=False)
-        return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0] if offsets[0] else offsets)
+        _expect(jagged[0].dtype is dtype and jagged[0].dim() == 1, name, jagged[0], dtype, "a vector per row")
+        values, offsets = _array(jagged[0]), _array(jagged[1]).astype(np.int64)
+        if not len(offsets) or offsets[0] < 0 or offsets[-1] > len(values) or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(
+                f"{name}: got offsets {offsets[:8].tolist()}, expected ascending ones within {len(values)} values"
+            )
+        return Ragged(values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
     if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
-        _expect(leaf.dtype is dtype and leaf.dim() == 2, name, leaf, dtype)
+        _expect(leaf.dtype is dtype and leaf.dim() == 2, name, leaf, dtype, "a vector per row")
         count, width = leaf.shape
-        return Ragged(_array(leaf).reshape(-1), np.arange(count + 1, dtype=np.int64) * width)
+        return Ragged(_array(leaf).reshape(-1).copy(), np.arange(count + 1, dtype=np.int64) * width)
     rows = _rows(leaf, name)
     for row in rows:
-        _expect(row.dtype is dtype and row.dim() == 1, name, row, dtype)
+        _expect(row.dtype is dtype and row.dim() == 1, name, row, dtype, "a vector per row")
     return ragged([_array(row) for row in rows], _array(torch.empty(0, dtype=dtype)))
 
 
 def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArray[Any]:
-    """A column of one value per row: ``[C]``, ``[C, 1]``, or rows of one value each. The answer is ``[C]``."""
+    """Read a column of one value per row as ``[C]``, from ``[C]``, ``[C, 1]``, or rows of one value each."""
     leaf = _leaf(answer, name)
     if isinstance(leaf, torch.Tensor) and _jagged_parts(leaf) is None and not leaf.is_nested:
-        _expect(leaf.dtype is dtype and (leaf.dim() == 1 or leaf.shape[1:] == (1,)), name, leaf, dtype)
-        return _array(leaf).reshape(-1)
+        _expect(
+            leaf.dtype is dtype and (leaf.dim() == 1 or leaf.shape[1:] == (1,)), name, leaf, dtype, "one value per row"
+        )
+        return _array(leaf).reshape(-1).copy()
     if isinstance(leaf, torch.Tensor):
         column = read_ragged(answer, name, dtype)
-        if np.count_nonzero(column.lengths != 1):
-            raise ValueError(f"{name}: expected one value per row")
+        wrong = column.lengths != 1
+        if np.count_nonzero(wrong):
+            raise ValueError(f"{name}: got {column.lengths[wrong][0]} values, expected one")
         return column.values
     rows = _rows(leaf, name)
     for row in rows:
-        _expect(row.dtype is dtype and row.dim() <= 1 and row.numel() == 1, name, row, dtype)
+        _expect(row.dtype is dtype and row.dim() <= 1 and row.numel() == 1, name, row, dtype, "one value per row")
     return np.array([row.item() for row in rows], dtype=_array(torch.empty(0, dtype=dtype)).dtype)
 
 
 def read_bytes(answer: TensorDictBase, name: str) -> list[bytes]:
-    """A uint8 column as one bytes object per row; no row may be empty."""
+    """Read a uint8 column as one bytes object per row; no row may be empty."""
     column = read_ragged(answer, name, torch.uint8)
     if np.count_nonzero(column.lengths) < len(column.lengths):
-        raise ValueError(f"{name}: an empty row")
+        raise ValueError(f"{name}: got 0 bytes, expected at least one")
     raw, bounds = column.values.tobytes(), column.offsets.tolist()
     return [raw[start:end] for start, end in pairwise(bounds)]
 
 
 def read_texts(answer: TensorDictBase, name: str) -> list[str]:
-    """A uint8 column of UTF-8 as one text per row."""
+    """Read a uint8 column of UTF-8 as one string per row."""
     try:
         return [row.decode() for row in read_bytes(answer, name)]
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not UTF-8 ({error.reason})") from None
+        raise ValueError(f"{name}: got {error.object!r:.80}, expected a string in UTF-8") from None
 
 
 def read_digests(answer: TensorDictBase, name: str, size: int) -> Bytes:
-    """A uint8 column of ``size`` bytes per row, ``[C, size]``."""
+    """Read a uint8 column of ``size`` bytes per row, ``[C, size]``."""
     column = read_ragged(answer, name, torch.uint8)
-    if np.count_nonzero(column.lengths != size):
-        raise ValueError(f"{name}: expected {size} bytes per row")
+    wrong = column.lengths != size
+    if np.count_nonzero(wrong):
+        raise ValueError(f"{name}: got {column.lengths[wrong][0]} bytes, expected {size}")
     return column.values.reshape(-1, size)
 
 
 def ragged(rows: list[NDArray[Any]], empty: NDArray[Any]) -> Ragged:
-    """Rows put back to back; ``empty`` gives the dtype where there are none."""
+    """Join rows back to back; ``empty`` gives the dtype where there are none."""
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     return Ragged(np.concatenate([empty, *rows]), offsets)
 
 
 def objects(values: Iterable[Any]) -> NDArray[Any]:
-    """Python values as an object array, one element each, whatever they are."""
+    """Return Python values as an object array, one element each, whatever they are."""
     items = list(values)
     return np.fromiter(items, dtype=object, count=len(items))
 
 
-def column_rows(leaf: Any) -> list[torch.Tensor]:
-    """The rows of a batched column, whatever its layout; ``ValueError`` if it does not hold tensors."""
-    return _rows(leaf, "column")
+def column_rows(leaf: Any, name: str = "column") -> list[torch.Tensor]:
+    """Return the rows of a batched column, whatever its layout; ``ValueError`` if it does not hold tensors."""
+    return _rows(leaf, name)
+
+
+def own_rows(leaf: Any) -> list[torch.Tensor] | None:
+    """Return the rows of a column in memory of their own, each on its device; None for a column without tensors."""
+    try:
+        return [row.clone() for row in _rows(leaf, "column")]
+    except ValueError:
+        return None
 
 
 def _leaf(answer: TensorDictBase, name: str) -> Any:
     leaf = answer.get(name, None)
     if leaf is None:
-        raise ValueError(f"{name}: the column is missing")
+        raise MissingColumn(f"{name}: got None, expected a column")
+    if isinstance(leaf, torch.Tensor) and _jagged_parts(leaf) is None and not leaf.is_nested:
+        _expect_elements(leaf, name)
     return leaf
 
 
-def _jagged_parts(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Values and offsets of a jagged nested tensor without holes; None for anything else.
+def _expect_elements(tensor: torch.Tensor, name: str) -> None:
+    """Check that a tensor's elements can be read: strided, with data, and not more than it has memory for.
 
-    Any question to the nested tensor itself, even for its dtype, is answered in Python and costs more than a column.
+    A view that repeats its elements has any size without any memory, and would be written out in full.
+    """
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
+        raise ValueError(f"{name}: got a {kind} tensor, expected a plain strided one")
+    if tensor.is_meta:
+        raise ValueError(f"{name}: got a meta tensor, expected one with data")
+    if tensor.nbytes > max(REPEATED_BYTES, tensor.untyped_storage().nbytes()):
+        held = tensor.untyped_storage().nbytes()
+        raise ValueError(f"{name}: got shape {list(tensor.shape)} of {held} bytes, expected memory for every element")
+
+
+def _jagged_parts(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return values and offsets of a jagged nested tensor without holes; None for anything else.
+
+    Any operation on the nested tensor itself, even reading its dtype, runs in Python and costs more than a column.
     """
     nested: Any = leaf if isinstance(leaf, torch.Tensor) and hasattr(leaf, "offsets") else None
     if nested is None or nested.lengths() is not None:
@@ -169,17 +212,23 @@ def _jagged_parts(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
 
 
 def _rows(leaf: Any, name: str) -> list[torch.Tensor]:
+    if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
+        _expect_elements(leaf, name)
+        if not leaf.dim():
+            raise ValueError(f"{name}: got a tensor without dimensions, expected a batch of rows")
     rows = leaf.unbind() if isinstance(leaf, torch.Tensor) else leaf.tolist() if hasattr(leaf, "tolist") else leaf
     if not isinstance(rows, list | tuple) or not all(isinstance(row, torch.Tensor) for row in rows):
-        raise ValueError(f"{name}: not a tensor")
+        raise ValueError(f"{name}: got a {type(leaf).__name__}, expected tensors")
+    for row in rows:
+        _expect_elements(row, name)
     return list(rows)
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
-    """The elements of a strided tensor on any device, in the host's memory; a view where possible."""
+    """Return the elements of a strided tensor on any device, in the host's memory; a view where possible."""
     return np.ascontiguousarray(tensor.numpy(force=True))
 
 
-def _expect(holds: bool, name: str, found: torch.Tensor, dtype: torch.dtype) -> None:
+def _expect(holds: bool, name: str, found: torch.Tensor, dtype: torch.dtype, form: str) -> None:
     if not holds:
-        raise ValueError(f"{name}: got {found.dtype} with {found.dim()} dimensions, expected {dtype}")
+        raise ValueError(f"{name}: got {found.dtype} of shape {list(found.shape)}, expected {dtype}, {form}")

@@ -1,4 +1,4 @@
-"""Whether every generation that was cut came to its end, checked on the rows that train (section 7).
+"""Check that every interrupted generation was completed, on the rows that train (section 7).
 
 One pass over cuts, completions and rows, whatever their number.
 """
@@ -19,10 +19,10 @@ def check_completion(
     live_keys: Collection[str],
     successor_keys: Collection[str],
 ) -> list[Violation]:
-    """All violations, cut by cut; at last the completions of what was never cut.
+    """Return all violations, cut by cut; at last the completions of what was never cut.
 
     ``rows`` are the trained rows, ``live_keys`` what staging holds, ``successor_keys`` what it may still hold. A new
-    call that no row of its rollout names, rejected or off the chain, is only counted.
+    call that no row of its rollout names, rejected or outside the chain, is only counted.
     """
     by_source: dict[str, list[Completion]] = defaultdict(list)
     for completion in completions:
@@ -45,7 +45,7 @@ def check_completion(
 
 
 def _generated(rows: Sequence[TrainedRow]) -> dict[tuple[str, str], tuple[int, ...]]:
-    """What every call of every trained row generated, by rollout and call; the first row that names it."""
+    """Return what every call of every trained row generated, by rollout and call; the first row that names it."""
     found: dict[tuple[str, str], tuple[int, ...]] = {}
     for row in rows:
         end = 0
@@ -58,7 +58,7 @@ def _generated(rows: Sequence[TrainedRow]) -> dict[tuple[str, str], tuple[int, .
 
 def _faults(cut: Cut, completion: Completion, generated: tuple[int, ...]) -> Iterator[Code]:
     prefix = cut.prefix_token_ids
-    if completion.tail_len < 1:
+    if not cut.terminal and completion.tail_len < 1:
         yield Code.EMPTY_TAIL
     if completion.prefix_len != len(prefix) or len(generated) != len(prefix) + completion.tail_len:
         yield Code.TOKEN_COUNT

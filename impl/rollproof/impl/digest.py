@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final
@@ -17,10 +16,9 @@ from typing import Any, Final
 import numpy as np
 from attrs import evolve
 
-from rollproof.impl.checks import is_hash
+from rollproof.impl.checks import fault, is_hash, is_text
 from rollproof.impl.columns import Bytes, EncodedTokens, big_endian
 from rollproof.impl.staged import StagedColumns, from_calls
-from rollproof.impl.threads import Task
 from rollproof.spec.constants import (
     DIGEST_VERSION,
     EXTRAS_DIGEST_VERSION,
@@ -36,19 +34,20 @@ _PREFIX: Final = b"nemo-gym-staging-prefix-v2"
 _ROOT_LINK: Final = b"nemo-gym-staging-chain-v1\x00"
 _CHILD_LINK: Final = b"nemo-gym-staging-chain-v1\x01"
 EXTRAS_PREFIX: Final = b"nemo-gym-staging-extras-v1" + bytes([EXTRAS_DIGEST_VERSION])
-_WORTH_SHARING: Final = 1 << 15
-"""Bytes of a call that take about as long to hash as a thread takes to wake up for the interpreter's lock."""
 _CALL: Final = b"nemo-gym-staging-call-v2" + bytes([SCHEMA_VERSION, DIGEST_VERSION, EXTRAS_DIGEST_VERSION])
 
 
 def u64(value: int) -> bytes:
-    """An unsigned 64-bit integer, 8 bytes."""
+    """Encode an unsigned 64-bit integer, 8 bytes."""
     return value.to_bytes(8, "big")
 
 
 def encode_text(value: str) -> bytes:
-    """UTF-8 bytes after their length. ``ValueError`` for a lone surrogate."""
-    data = value.encode()
+    """Encode UTF-8 bytes after their length. ``ValueError`` for a lone surrogate."""
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(fault("string", value, "valid UTF-8")) from None
     return len(data).to_bytes(8, "big") + data
 
 
@@ -59,7 +58,7 @@ _MODES: Final = {mode: encode_text(mode) for mode in (MODE_TEXT, MODE_TOKEN_IN)}
 
 
 def call_digests(calls: StagedColumns) -> list[bytes]:
-    """The recomputed digests of the calls, 32 bytes each. The calls satisfy sections 1 and 3."""
+    """Return the recomputed digests of the calls, 32 bytes each. The calls satisfy sections 1 and 3."""
     fields, tokens = calls.fields, calls.encoded
     delta = fields["delta_len"]
     lengths = (fields["prev_len"], delta, fields["cum_len"], fields["weight_version"])
@@ -97,14 +96,8 @@ def call_digests(calls: StagedColumns) -> list[bytes]:
     return digests
 
 
-def hashed(calls: StagedColumns) -> Task[list[bytes]]:
-    """``call_digests``, on another thread where that pays: where there is much to hash, in long calls."""
-    size = 16 * calls.encoded.bounds[-1]
-    return Task(partial(call_digests, calls), shared=size > _WORTH_SHARING * max(8, len(calls)))
-
-
 def chain_digests(tokens: EncodedTokens, chain: Sequence[int]) -> list[bytes]:
-    """The chain hashes of the calls of a chain, root first, each on top of the one before; 32 bytes each."""
+    """Return the chain hashes of the calls of a chain, root first, each on top of the one before; 32 bytes each."""
     link, digests = _ROOT_LINK, []
     for call in chain:
         ids = tokens.ids[8 * tokens.bounds[call] : 8 * tokens.bounds[call + 1]]
@@ -114,7 +107,7 @@ def chain_digests(tokens: EncodedTokens, chain: Sequence[int]) -> list[bytes]:
 
 
 def prefix_digest_of(encoded_ids: Sequence[memoryview], count: int) -> bytes:
-    """The cumulative hash of ``count`` ids in digest byte order, in as many pieces as there are."""
+    """Return the cumulative hash of ``count`` ids in digest byte order, in as many pieces as there are."""
     state = sha256(_PREFIX + u64(count))
     for piece in encoded_ids:
         state.update(piece)
@@ -122,7 +115,7 @@ def prefix_digest_of(encoded_ids: Sequence[memoryview], count: int) -> bytes:
 
 
 def first_difference(digests: Sequence[bytes], carried: Bytes) -> int | None:
-    """The first row in which digests differ from those of a column ``[C, 32]``, or None."""
+    """Return the first row in which digests differ from those of a column ``[C, 32]``, or None."""
     actual = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(carried.shape)
     differs = (actual != carried).any(axis=1)
     return int(differs.argmax()) if differs.any() else None
@@ -134,42 +127,55 @@ def first_difference(digests: Sequence[bytes], carried: Bytes) -> int | None:
 def _tokens(token_ids: Sequence[int]) -> bytes:
     in_range = set(map(type, token_ids)) <= {int} and min(token_ids, default=0) >= 0
     if not in_range or max(token_ids, default=0) >= UINT64_LIMIT:
-        raise ValueError("token ids: expected integers in [0, 2**64)")
+        index = next(i for i, token in enumerate(token_ids) if type(token) is not int or not 0 <= token < UINT64_LIMIT)
+        raise ValueError(fault(f"token_ids[{index}]", token_ids[index], "an integer in [0, 2**64)"))
     return u64(len(token_ids)) + struct.pack(f">{len(token_ids)}Q", *token_ids)
 
 
 def prefix_digest(token_ids: Sequence[int]) -> str:
-    """The cumulative hash of token ids, as hex. ``ValueError`` for an id that is no unsigned 64-bit integer."""
+    """Return the cumulative hash of token ids, as hex.
+
+    ``ValueError`` for an id that is not an unsigned 64-bit integer.
+    """
     return sha256(_PREFIX + _tokens(token_ids)).hexdigest()
 
 
 def chain_digest(parent_chain_hash: str | None, token_ids: Sequence[int]) -> str:
-    """The chain hash of a delta, as hex. ``ValueError`` for an id or a parent hash outside its domain."""
+    """Return the chain hash of a delta, as hex. ``ValueError`` for an id or a parent hash outside its domain."""
     if parent_chain_hash is None:
         return sha256(_ROOT_LINK + _tokens(token_ids)).hexdigest()
     if not is_hash(parent_chain_hash):
-        raise ValueError("parent_chain_hash: expected 64 lowercase hex characters")
+        raise ValueError(fault("parent_chain_hash", parent_chain_hash, "64 lowercase hex characters"))
     return sha256(_CHILD_LINK + bytes.fromhex(parent_chain_hash) + _tokens(token_ids)).hexdigest()
 
 
 def call_digest(call: StagedCall) -> str:
-    """The digest of one staged call, as hex; its own ``digest`` plays no part. ``ValueError`` if it has none."""
-    columns, fault = from_calls([evolve(call, digest="0" * 64)])
-    if fault is not None:
-        raise ValueError(fault)
+    """Return the digest of one staged call, as hex; its own ``digest`` is ignored. ``ValueError`` if it has none."""
+    columns, unfit = from_calls([evolve(call, digest="0" * 64)])
+    if unfit is not None:
+        raise ValueError(unfit)
     return call_digests(columns)[0].hex()
 
 
 def extras_digest(extras: Any) -> str:
-    """The digest of a call's extras, null or a mapping, as hex.
+    """Return the digest of a call's extras, null or a mapping, as hex.
 
     ``ValueError`` for a value that has no encoding: another type, a number out of range, or depth above 64 (D3).
     """
     if extras is not None and type(extras) is not dict:
-        raise ValueError(f"extras: expected a mapping or null, got a {type(extras).__name__}")
+        raise ValueError(fault("extras", extras, "a mapping or null"))
     encoded = bytearray(EXTRAS_PREFIX)
     encode_extra(extras, encoded, MAX_EXTRAS_DEPTH)
     return sha256(encoded).hexdigest()
+
+
+def in_order(names: Collection[Any]) -> list[str]:
+    """Return the names of a mapping in the order of their UTF-8 bytes; ``ValueError`` for one without any."""
+    try:
+        return sorted(names, key=str.encode)
+    except (TypeError, UnicodeEncodeError):
+        odd = next(name for name in names if not is_text(name))
+        raise ValueError(fault("extras", odd, "strings in valid UTF-8 as names")) from None
 
 
 def encode_extra(value: Any, out: bytearray, levels: int) -> None:
@@ -183,10 +189,10 @@ def encode_extra(value: Any, out: bytearray, levels: int) -> None:
         try:
             out += b"I" + value.to_bytes(8, "big", signed=True)
         except OverflowError:
-            raise ValueError(f"extras: an integer of {value.bit_length()} bits") from None
+            raise ValueError(fault("extras", value, "integers that fit in 64 bits")) from None
     elif kind is float:
         if not math.isfinite(value):
-            raise ValueError(f"extras: {value} is not finite")
+            raise ValueError(fault("extras", value, "finite floats"))
         out += b"F" + struct.pack(">d", value)
     elif kind is str:
         out += b"S" + encode_text(value)
@@ -195,13 +201,11 @@ def encode_extra(value: Any, out: bytearray, levels: int) -> None:
         for item in value:
             encode_extra(item, out, levels - 1)
     elif kind is dict and levels:
-        if not set(map(type, value)) <= {str}:
-            raise ValueError("extras: mapping keys must be texts")
         out += b"D" + u64(len(value))
-        for key in sorted(value, key=str.encode):
+        for key in in_order(value):
             out += encode_text(key)
             encode_extra(value[key], out, levels - 1)
     elif kind in (list, dict):
-        raise ValueError(f"extras: nested deeper than {MAX_EXTRAS_DEPTH}")
+        raise ValueError(fault("extras", value, f"at most {MAX_EXTRAS_DEPTH} levels"))
     else:
-        raise ValueError(f"extras: cannot hold a {kind.__name__}")
+        raise ValueError(fault("extras", value, "values of JSON"))

@@ -1,6 +1,6 @@
 """Routes on the wire, as tensors (section 6): the envelope, and nested lists of ints.
 
-``decode_routes`` judges an envelope by its head and its length before it touches the payload, so a hostile one costs
+``decode_routes`` checks an envelope's head and length before it reads the payload, so a hostile one costs
 neither time nor memory.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rollproof.impl import base64
-from rollproof.impl.checks import show
+from rollproof.impl.checks import fault
 from rollproof.spec.rejections import Code, Rejected
 
 DTYPES: Final = {"int8": torch.int8, "int16": torch.int16, "int32": torch.int32}
@@ -27,16 +27,16 @@ _INT16: Final = range(-(2**15), 2**15)
 
 
 def envelope_head(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
-    """An envelope up to its payload; ``ValueError`` for a dtype or shape that has none."""
+    """Return an envelope up to its payload; ``ValueError`` for a dtype or shape that has none."""
     if dtype not in NAMES:
-        raise ValueError(f"no envelope holds {dtype}")
+        raise ValueError(fault("dtype", str(dtype).removeprefix("torch."), " or ".join(DTYPES)))
     if len(shape) != 3 or not all(shape):
-        raise ValueError(f"no envelope holds the shape {list(shape)}")
+        raise ValueError(fault("shape", shape, "three dimensions, none of them 0"))
     return f"{MAGIC}:{NAMES[dtype]}:{shape[0]}x{shape[1]}x{shape[2]}:"
 
 
 def encode_routes(routes: torch.Tensor) -> str:
-    """The envelope of an int8, int16 or int32 tensor ``[T, L, K]`` on any device.
+    """Return the envelope of an int8, int16 or int32 tensor ``[T, L, K]`` on any device.
 
     Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for another tensor.
     """
@@ -48,13 +48,13 @@ def encode_routes(routes: torch.Tensor) -> str:
 
 
 def little_endian(routes: torch.Tensor) -> memoryview:
-    """The row-major little-endian bytes of an integer tensor, in the host's memory; no copy where it has them."""
+    """Return an integer tensor's row-major little-endian bytes in the host's memory; no copy where they are there."""
     array = np.ascontiguousarray(routes.numpy(force=True))
     return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8).data
 
 
 def decode_routes(payload: Any) -> torch.Tensor:
-    """The tensor ``[T, L, K]`` of any JSON value: an envelope in its own dtype, nested lists as int16.
+    """Return the tensor ``[T, L, K]`` of any JSON value: an envelope in its own dtype, nested lists as int16.
 
     Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for every value that is neither, and nothing else.
     """
@@ -67,7 +67,7 @@ def decode_routes(payload: Any) -> torch.Tensor:
 def _decode_envelope(envelope: str) -> torch.Tensor:
     head = _HEAD.match(envelope)
     if head is None:
-        raise ValueError(f"expected {MAGIC}:<int8|int16|int32>:<T>x<L>x<K>:<base64>, got {show(envelope)}")
+        raise ValueError(fault("envelope", envelope, f"{MAGIC}:<int8|int16|int32>:<T>x<L>x<K>:<base64>"))
     dtype, shape = DTYPES[head[1]], (int(head[2]), int(head[3]), int(head[4]))
     data = base64.decode(envelope[head.end() :], shape[0] * shape[1] * shape[2] * dtype.itemsize)
     stored = np.frombuffer(data, dtype=np.dtype(head[1]).newbyteorder("<"))
@@ -75,18 +75,18 @@ def _decode_envelope(envelope: str) -> torch.Tensor:
 
 
 def _decode_lists(value: Any) -> torch.Tensor:
-    """Three levels of lists, flattened level by level; each level has one length and one type."""
+    """Decode three levels of lists, flattened level by level; each level has one length and one type."""
     shape, level = [], [value]
-    for _ in range(3):
+    for name in ("tokens", "layers of a token", "experts of a layer"):
         if set(map(type, level)) != {list}:
-            raise ValueError("expected an envelope, or lists of tokens, layers and expert ids")
+            found = next(item for item in level if type(item) is not list)
+            raise ValueError(fault(name, found, "a list (routes are an envelope or three levels of lists)"))
         sizes = set(map(len, level))
         if len(sizes) > 1 or 0 in sizes:
-            raise ValueError("lists of tokens, layers or expert ids are empty or differ in length")
+            raise ValueError(fault(f"number of {name}", sorted(sizes), "the same in every list, and at least one"))
         shape.append(sizes.pop())
         level = list(chain.from_iterable(level))
-    if set(map(type, level)) != {int}:
-        raise ValueError("expert ids are ints, and nothing that equals one")
-    if min(level) not in _INT16 or max(level) not in _INT16:
-        raise ValueError("an expert id that int16 does not hold")
+    if set(map(type, level)) != {int} or min(level) not in _INT16 or max(level) not in _INT16:
+        found = next(item for item in level if type(item) is not int or item not in _INT16)
+        raise ValueError(fault("expert id", found, "an int (not a bool or float) that int16 holds"))
     return torch.from_numpy(np.array(level, dtype=np.int16)).reshape(shape)

@@ -8,7 +8,6 @@ linear in calls plus tokens (D5).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
 
@@ -16,12 +15,23 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from rollproof.impl.checks import DIGESTS, LENGTHS, VERSIONS, earliest, object_columns, show
+from rollproof.impl.checks import (
+    DIGESTS,
+    LENGTHS,
+    VERSIONS,
+    as_hex,
+    call_fault,
+    earliest,
+    fault,
+    first_repeated,
+    object_columns,
+    plain,
+    show,
+)
 from rollproof.impl.columns import Columns, Flags, Ints, objects
-from rollproof.impl.digest import chain_digests, first_difference, hashed, prefix_digest_of
+from rollproof.impl.digest import call_digests, chain_digests, first_difference, prefix_digest_of
 from rollproof.impl.records import MANIFEST_FIELDS, ReceiptColumns
 from rollproof.impl.staged import FIELDS, StagedColumns, from_calls
-from rollproof.impl.threads import Task
 from rollproof.spec.records import (
     ExtrasCommitment,
     LinearizedRow,
@@ -68,7 +78,7 @@ class ChainRow:
 
     @property
     def extras_commitments(self) -> tuple[ExtrasCommitment, ...]:
-        """What each call's extras must digest to, root first."""
+        """The digests that each call's extras must have, root first."""
         return tuple(
             ExtrasCommitment(call, version, digest.tobytes().hex())
             for call, version, digest in zip(
@@ -77,7 +87,7 @@ class ChainRow:
         )
 
     def record(self) -> LinearizedRow:
-        """The row as the spec's value."""
+        """Return the row as the spec's value."""
         versions = self.weight_versions.tolist()
         bounds = pairwise(self.offsets.tolist())
         links = zip(self.model_call_ids, self.carry_lens.tolist(), self.generation_lens.tolist(), strict=True)
@@ -99,42 +109,42 @@ class ChainRow:
 
 
 def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
-    """The verified row of a receipt's terminal chain, from records.
+    """Return the verified row of a receipt's terminal chain, from records.
 
     ``calls`` holds one staged call per manifest row, in manifest order. Raises ``Rejected`` with the first violated
     rule of section 4; a call that breaks a rule of sections 1 or 3 is ``INVALID_SNAPSHOT``.
     """
-    staged, fault = from_calls(calls)
+    staged, unfit = from_calls(calls)
     listed = object_columns(receipt.manifest, MANIFEST_FIELDS)
-    return _verify(ReceiptColumns.of(receipt, listed), object_columns(calls, FIELDS), staged, fault).record()
+    return _verify(ReceiptColumns.of(receipt, listed), object_columns(calls, FIELDS), staged, unfit).record()
 
 
 def verify(receipt: ReceiptColumns, staged: StagedColumns) -> ChainRow:
-    """The verified row of a receipt's terminal chain, from columns in manifest order. Raises ``Rejected``."""
+    """Return the verified row of a receipt's terminal chain, from columns in manifest order. Raises ``Rejected``."""
     return _verify(receipt, staged.fields, staged, None)
 
 
-def _verify(receipt: ReceiptColumns, found: Columns, staged: StagedColumns, fault: str | None) -> ChainRow:
-    """``found`` is what the calls say about themselves; ``staged`` are the calls before the first with a ``fault``."""
+def _verify(receipt: ReceiptColumns, found: Columns, staged: StagedColumns, unfit: str | None) -> ChainRow:
+    """Verify ``found``, the calls' own claims; ``staged`` are the calls before the first that is ``unfit``."""
     _check_receipt(receipt)
     if len(found["model_call_id"]) != len(receipt):
-        raise Rejected(Code.ROW_COUNT_MISMATCH, f"{len(found['model_call_id'])} calls for {len(receipt)} manifest rows")
-    digests = hashed(staged)
+        count = len(found["model_call_id"])
+        raise Rejected(Code.ROW_COUNT_MISMATCH, fault("staged calls", count, f"{len(receipt)}, one per manifest row"))
     mismatch = earliest(_pair_rules(receipt, found))
-    with _intact(receipt, staged, digests, len(staged) if mismatch is None else mismatch[0]):
-        if mismatch is not None and mismatch[0] <= len(staged):
-            raise _mismatched(receipt, found["model_call_id"].tolist(), *mismatch)
-        if fault is not None:
-            raise Rejected(Code.INVALID_SNAPSHOT, f"call {receipt.call_ids[len(staged)]}: {fault}")
-        parents = _check_graph(receipt, staged)
-        return _lay_out(receipt, staged, _chain(receipt, parents))
+    _check_digests(receipt, staged, len(staged) if mismatch is None else mismatch[0])
+    if mismatch is not None and mismatch[0] <= len(staged):
+        raise _mismatched(receipt, found, *mismatch)
+    if unfit is not None:
+        raise Rejected(Code.INVALID_SNAPSHOT, f"call {receipt.call_ids[len(staged)]}: {unfit}")
+    parents = _check_graph(receipt, staged)
+    return _lay_out(receipt, staged, _chain(receipt, parents))
 
 
 def _check_receipt(receipt: ReceiptColumns) -> None:
-    """Steps 1 to 3: versions, a rollout that succeeded, and a manifest that names each call and key once."""
+    """Check steps 1 to 3: versions, a rollout that succeeded, and a manifest that names each call and key once."""
     for name, supported in VERSIONS.items():
         if receipt.versions[name] != supported:
-            raise Rejected(_UNSUPPORTED[name], f"receipt {name}: expected {supported}")
+            raise Rejected(_UNSUPPORTED[name], f"receipt: {fault(name, receipt.versions[name], str(supported))}")
     if receipt.failure_reason is not None:
         raise Rejected(Code.REBUILD_ROLLOUT_FAILED, receipt.failure_reason)
     if receipt.capture_poisoned:
@@ -144,57 +154,67 @@ def _check_receipt(receipt: ReceiptColumns) -> None:
     calls, keys = receipt.positions, set(receipt.staging_keys)
     if len(calls) == len(keys) == len(receipt):
         return
-    seen: set[tuple[Code, str]] = set()
-    for call, key in zip(receipt.call_ids, receipt.staging_keys, strict=True):
-        for code, name in ((Code.DUPLICATE_MANIFEST_ROW, call), (Code.REBUILD_DUPLICATE_STAGING_KEY, key)):
-            if (code, name) in seen:
-                raise Rejected(code, name)
-            seen.add((code, name))
+    again = [
+        (row, code, field, values[row])
+        for code, field, values in (
+            (Code.DUPLICATE_MANIFEST_ROW, "model_call_id", receipt.call_ids),
+            (Code.REBUILD_DUPLICATE_STAGING_KEY, "staging_key", receipt.staging_keys),
+        )
+        if (row := first_repeated(values)) is not None
+    ]
+    row, code, field, value = min(again, key=lambda found: found[0])
+    raise Rejected(code, call_fault(receipt.call_ids[row], field, value, "another one in every row"))
 
 
 # ── step 4: pairs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@contextmanager
-def _intact(receipt: ReceiptColumns, staged: StagedColumns, digests: Task[list[bytes]], count: int) -> Iterator[None]:
-    """The first ``count`` calls have the digests of their content: reported before what is found wrong meanwhile."""
-    try:
-        yield
-    finally:
-        corrupt = first_difference(digests.result()[:count], staged.fields["digest"][:count])
-        if corrupt is not None:
-            raise Rejected(Code.CORRUPT_DIGEST, f"call {receipt.call_ids[corrupt]}") from None
+def _check_digests(receipt: ReceiptColumns, staged: StagedColumns, count: int) -> None:
+    """Check that the first ``count`` calls have the digests of their content."""
+    actual, carried = call_digests(staged), staged.fields["digest"]
+    corrupt = first_difference(actual[:count], carried[:count])
+    if corrupt is not None:
+        detail = call_fault(
+            receipt.call_ids[corrupt], "digest", as_hex(carried[corrupt]), show(as_hex(actual[corrupt]))
+        )
+        raise Rejected(Code.CORRUPT_DIGEST, detail)
 
 
-def _mismatched(receipt: ReceiptColumns, found: Sequence[Any], row: int, code: Code) -> Rejected:
-    """Call ``row`` is not its manifest row's."""
-    call, expected = found[row], receipt.call_ids[row]
+def _mismatched(receipt: ReceiptColumns, found: Columns, row: int, broken: tuple[Code, str]) -> Rejected:
+    """Return the rejection because a field of call ``row`` is not its manifest row's."""
+    code, name = broken
+    call = found["model_call_id"][row]
     if code is Code.SNAPSHOT_ORDER_MISMATCH and call in receipt.call_ids[:row]:
         code = Code.DUPLICATE_SNAPSHOT
     elif code is Code.SNAPSHOT_ORDER_MISMATCH and call not in receipt.positions:
         code = Code.SNAPSHOT_IDENTITY_MISMATCH
-    return Rejected(code, f"call {expected}" if call == expected else f"call {expected}: found {show(call)}")
+    listed = receipt.rollout_id if name == "rollout_id" else plain(receipt.fields[name][row])
+    expected = f"{show(listed)}, as in the {'receipt' if name == 'rollout_id' else 'manifest'}"
+    if name in receipt.versions:
+        expected = f"that of its manifest row, {show(listed)}, and of the receipt, {show(receipt.versions[name])}"
+    return Rejected(code, call_fault(receipt.call_ids[row], name, plain(found[name][row]), expected))
 
 
-def _pair_rules(receipt: ReceiptColumns, found: Columns) -> Iterator[tuple[Code, Flags]]:
+def _pair_rules(receipt: ReceiptColumns, found: Columns) -> Iterator[tuple[tuple[Code, str], Flags]]:
     listed = receipt.fields
-    yield Code.SNAPSHOT_ORDER_MISMATCH, found["model_call_id"] != listed["model_call_id"]
-    yield Code.WRONG_ROLLOUT, found["rollout_id"] != objects([receipt.rollout_id])  # a bare str would lose its NULs
+    yield (Code.SNAPSHOT_ORDER_MISMATCH, "model_call_id"), found["model_call_id"] != listed["model_call_id"]
+    # A bare str would lose its NULs.
+    yield (Code.WRONG_ROLLOUT, "rollout_id"), found["rollout_id"] != objects([receipt.rollout_id])
     for name, code in _COMPARED.items():
         differs = found[name] != listed[name]
-        yield code, differs if differs.ndim == 1 else differs.any(axis=1)
+        yield (code, name), differs if differs.ndim == 1 else differs.any(axis=1)
     for name, version in receipt.versions.items():
-        code = Code[f"WRONG_{name.upper()}"]
-        yield code, (found[name] != listed[name]) | (found[name] != version)
+        differs = (found[name] != listed[name]) | (found[name] != version)
+        yield (Code[f"WRONG_{name.upper()}"], name), differs
 
 
 # ── step 5: the graph ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_graph(receipt: ReceiptColumns, staged: StagedColumns) -> list[int]:
-    """Every call's parent is listed and ends where the call starts. The answer is its position, -1 for a root.
+    """Check that every call's parent is listed and ends where the call starts; return its position, -1 for a root.
 
-    Lengths grow along every link, so a cycle holds a link whose lengths do not fit: cycles are only looked for then.
+    Lengths grow along every link, so a cycle holds a link whose lengths do not fit: only then are cycles searched for.
     """
     position, parent_ids = receipt.positions, staged.fields["parent_call_id"].tolist()
     absent = len(position)
@@ -206,18 +226,21 @@ def _check_graph(receipt: ReceiptColumns, staged: StagedColumns) -> list[int]:
     cyclic = _reach_a_cycle(parents) if mismatched.any() else np.zeros_like(missing)
     broken = earliest(
         (
-            (Code.MISSING_PARENT, missing),
-            (Code.PARENT_LENGTH_MISMATCH, mismatched),
-            (Code.LINEAGE_CYCLE, cyclic),
+            ((Code.MISSING_PARENT, "parent_call_id", "a call of the manifest"), missing),
+            ((Code.PARENT_LENGTH_MISMATCH, "prev_len", "the length at which its parent ends"), mismatched),
+            ((Code.LINEAGE_CYCLE, "parent_call_id", "a path to a root"), cyclic),
         )
     )
     if broken is not None:
-        raise Rejected(broken[1], f"call {receipt.call_ids[broken[0]]}")
+        row, (code, name, expected) = broken
+        if code is Code.PARENT_LENGTH_MISMATCH:
+            expected = f"{ends[parents[row]]}, where its parent ends"
+        raise Rejected(code, call_fault(receipt.call_ids[row], name, plain(staged.fields[name][row]), expected))
     return parents
 
 
 def _reach_a_cycle(parents: Sequence[int]) -> Flags:
-    """From which calls following parents never ends. Each call is walked over once (D5)."""
+    """Return from which calls following parents never ends. Each call is walked over once (D5)."""
     unknown, walking, ending, endless = range(4)
     states = [unknown] * len(parents)
     for start in range(len(parents)):
@@ -234,10 +257,11 @@ def _reach_a_cycle(parents: Sequence[int]) -> Flags:
 
 
 def _chain(receipt: ReceiptColumns, parents: Sequence[int]) -> list[int]:
-    """The positions of the calls from the root to the terminal one."""
+    """Return the positions of the calls from the root to the terminal one."""
     current = receipt.positions.get(receipt.terminal_model_call_id or "", -1)
     if current < 0:
-        raise Rejected(Code.MISSING_TERMINAL, show(receipt.terminal_model_call_id))
+        named = receipt.terminal_model_call_id
+        raise Rejected(Code.MISSING_TERMINAL, fault("terminal_model_call_id", named, "a call of the manifest"))
     chain = []
     while current >= 0:
         chain.append(current)
@@ -249,7 +273,7 @@ def _chain(receipt: ReceiptColumns, parents: Sequence[int]) -> list[int]:
 
 
 def _lay_out(receipt: ReceiptColumns, staged: StagedColumns, chain: list[int]) -> ChainRow:
-    """The chain's deltas back to back, each checked against the hashes that tie it to its parent."""
+    """Join the chain's deltas, each checked against the hashes that tie it to its parent."""
     calls, bounds = np.array(chain, dtype=np.int64), staged.encoded.bounds
     whole = chain == list(range(len(staged)))
     spans = [(0, bounds[-1])] if whole else [(bounds[call], bounds[call + 1]) for call in chain]
@@ -270,10 +294,14 @@ def _lay_out(receipt: ReceiptColumns, staged: StagedColumns, chain: list[int]) -
     )
     _check_chain_hashes(receipt, staged, calls if broken is None else calls[: broken[0] + 1])
     if broken is not None:
-        raise Rejected(broken[1], f"call {receipt.call_ids[chain[broken[0]]]}")
+        raise _misgenerated(
+            receipt.call_ids[chain[broken[0]]], broken[1], of_chain(staged.generated), offsets[broken[0] :]
+        )
     ids = [staged.encoded.ids[8 * start : 8 * end] for start, end in spans]
-    if prefix_digest_of(ids, int(offsets[-1])) != staged.fields["cumulative_hash"][chain[-1]].tobytes():
-        raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, f"call {receipt.call_ids[chain[-1]]}")
+    of_row, recorded = prefix_digest_of(ids, int(offsets[-1])), staged.fields["cumulative_hash"][chain[-1]]
+    if of_row != recorded.tobytes():
+        detail = call_fault(receipt.call_ids[chain[-1]], "cumulative_hash", as_hex(recorded), show(of_row.hex()))
+        raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, detail)
     return ChainRow(
         rollout_id=receipt.rollout_id,
         calls=calls,
@@ -290,8 +318,18 @@ def _lay_out(receipt: ReceiptColumns, staged: StagedColumns, chain: list[int]) -
     )
 
 
+def _misgenerated(call_id: str, code: Code, generated: Flags, offsets: Ints) -> Rejected:
+    """Return the rejection of a call whose mask is not carry, then generation; ``offsets`` begin at its first token."""
+    if code is Code.EMPTY_GENERATION:
+        return Rejected(code, call_fault(call_id, "generated tokens", 0, "at least one"))
+    own = generated[offsets[0] : offsets[1]]
+    first = int(own.argmax())
+    index = first + int(own[first:].argmin())
+    return Rejected(code, call_fault(call_id, f"token_mask_delta[{index}]", 0.0, "1.0 once a token is generated"))
+
+
 def _generation(generated: Flags, offsets: Ints) -> tuple[Ints, Flags]:
-    """Per call, how many tokens were generated, and whether they all come after the carry."""
+    """Return, per call, how many tokens were generated, and whether they all come after the carry."""
     lens = np.add.reduceat(generated, offsets[:-1], dtype=np.int64)
     falls = generated[:-1] & ~generated[1:]
     falls[offsets[1:-1] - 1] = False
@@ -302,8 +340,10 @@ def _generation(generated: Flags, offsets: Ints) -> tuple[Ints, Flags]:
 
 
 def _check_chain_hashes(receipt: ReceiptColumns, staged: StagedColumns, calls: Ints) -> None:
-    """Each call extends its parent's chain hash. ``calls`` are positions, root first."""
+    """Check that each call extends its parent's chain hash. ``calls`` are positions, root first."""
     actual = chain_digests(staged.encoded, calls.tolist())
-    broken = first_difference(actual, staged.fields["chain_hash"][calls])
+    recorded = staged.fields["chain_hash"][calls]
+    broken = first_difference(actual, recorded)
     if broken is not None:
-        raise Rejected(Code.CHAIN_HASH_MISMATCH, f"call {receipt.call_ids[calls[broken]]}")
+        call_id, expected = receipt.call_ids[calls[broken]], show(as_hex(actual[broken]))
+        raise Rejected(Code.CHAIN_HASH_MISMATCH, call_fault(call_id, "chain_hash", as_hex(recorded[broken]), expected))

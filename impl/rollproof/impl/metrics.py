@@ -1,22 +1,76 @@
-"""What a finalized group reports about itself (section 8): ``finalize/`` metrics and ``advisory/`` counts.
+"""The report of a finalized group about itself (section 8): ``finalize/`` metrics and ``advisory/`` counts.
 
 Metrics read raw receipts, which may hold anything, and never raise. Advisories describe accepted rows that look odd.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
+from attrs import define, field
+from numpy.typing import NDArray
 
-from rollproof.impl.outcomes import FinalizedRollout, RolloutOutcome
-from rollproof.impl.plan import encode_plan, encoded_plan_size, has_routes
+from rollproof.impl.lineage import ChainRow
+from rollproof.impl.outcomes import FinalizedRow, RolloutOutcome
+from rollproof.impl.plan import RouteAssemblyPlan, encode_plan, encoded_plan_size, has_routes
 from rollproof.impl.records import ReceiptColumns
-from rollproof.spec.constants import MODE_TOKEN_IN, ROUTE_SENTINEL, TERMINAL_SELECTIONS
-from rollproof.spec.records import ReassemblerConfig, RouteAssemblyPlan
+from rollproof.impl.rollout import unreadable_entries
+from rollproof.impl.route_boundary import unrepaired_positions
+from rollproof.spec.constants import MODE_TOKEN_IN, ROUTE_SENTINEL, STEP_TIMES, TERMINAL_SELECTIONS
+from rollproof.spec.records import ReassemblerConfig
+from rollproof.spec.rejections import Code
+
+MAX_STATS_DEPTH: Final = 8
+"""How deep a caller's statistics may nest."""
+
+
+@define
+class Stopwatch:
+    """How long each step of a group took, in milliseconds. The steps are those of ``STEP_TIMES``, in that order."""
+
+    times: dict[str, float] = field(factory=dict)
+    _last: float = field(factory=time.perf_counter)
+
+    def lap(self) -> None:
+        """Record that the next step has ended."""
+        now = time.perf_counter()
+        self.times[STEP_TIMES[len(self.times)]] = 1000.0 * (now - self._last)
+        self._last = now
+
+
+IGNORED: Final = "advisory/ignored_arguments"
+
+
+def handed_through(group_labels: Any, result_stats: Any) -> dict[str, float]:
+    """Return a caller's own statistics of a group as metrics ``group_stats/<scope>/<name>/…``; nothing raises.
+
+    ``result_stats`` are finite numbers in mappings by name, ``group_labels`` the scopes: one str, or several in a
+    sequence or as a mapping's values; without labels the scope is ``all``. What is neither is left out, and counted as
+    ``advisory/ignored_arguments``.
+    """
+    if group_labels is None and result_stats is None:
+        return {}
+    listed = group_labels.values() if isinstance(group_labels, Mapping) else group_labels
+    scopes = [listed] if isinstance(listed, str) else list(listed) if isinstance(listed, Collection) else []
+    known = [scope for scope in scopes if isinstance(scope, str) and scope]
+    ignored = len(scopes) - len(known) + (group_labels is not None and not isinstance(listed, Collection))
+    metrics: dict[str, float] = {}
+    waiting: list[tuple[str, Any]] = [] if result_stats is None else [("", result_stats)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Mapping) and name.count("/") < MAX_STATS_DEPTH:
+            waiting += [(f"{name}/{key}", item) for key, item in value.items()]
+        elif name and isinstance(value, int | float) and abs(value) <= sys.float_info.max:
+            metrics |= {f"group_stats/{scope}{name}": float(value) for scope in known or ["all"]}
+        else:
+            ignored += 1
+    return metrics | ({IGNORED: float(ignored)} if ignored else {})
 
 
 def group_metrics(
@@ -24,25 +78,38 @@ def group_metrics(
     receipts: Sequence[Any],
     outcomes: Sequence[RolloutOutcome],
     plans: Sequence[RouteAssemblyPlan],
+    current: int | None = None,
 ) -> dict[str, float]:
-    """All metrics of one group. ``plans`` are all rows' route plans in deferred mode, else empty."""
+    """Return all metrics of one group. ``plans`` are all rows' route plans in deferred mode, else empty.
+
+    ``current`` is the current weight version, where the caller knows it.
+    """
+    unread = sum(
+        unreadable_entries(outcome.rollout.rollout_id, receipt)
+        for receipt, outcome in zip(receipts, outcomes, strict=True)
+        if outcome.receipt is None
+    )
     metrics = _rollout_metrics([outcome.rollout for outcome in outcomes]) | _receipt_metrics(receipts)
     if config.router_replay_enabled:
         metrics |= _route_metrics(config, [outcome.rollout for outcome in outcomes], plans)
-    return metrics | _advisories(config, outcomes)
+    if unread:
+        metrics["finalize/unreadable_manifest_rows"] = float(unread)
+    return metrics | _advisories(config, outcomes, current)
 
 
-def _rollout_metrics(rollouts: Sequence[FinalizedRollout]) -> dict[str, float]:
+def _rollout_metrics(rollouts: Sequence[FinalizedRow]) -> dict[str, float]:
     count, valid = len(rollouts), sum(rollout.valid for rollout in rollouts)
     with_media = sum(rollout.valid and bool(rollout.media) for rollout in rollouts)
-    codes = Counter(
-        rollout.rejection_reason.partition(":")[0] for rollout in rollouts if rollout.rejection_reason is not None
-    )
+    reasons = [rollout.rejection_reason.split(":", 2) for rollout in rollouts if rollout.rejection_reason is not None]
+    codes = Counter(reason[0] for reason in reasons)
+    rebuilds = Counter(reason[1] for reason in reasons if reason[0] == Code.REBUILD_FAILED.code)
     return {
         "finalize/invalid_row_rate": 1.0 - valid / count,
         "finalize/calls_per_rollout": sum(len(rollout.staging_keys) for rollout in rollouts) / count,
         "finalize/media_row_rate": with_media / valid if valid else 0.0,
         **{f"finalize/capture_failure_reason_{code}_count": float(times) for code, times in codes.items()},
+        **{f"finalize/rejection_{code}_count": float(times) for code, times in codes.items()},
+        **{f"finalize/rebuild_failed_{code}_count": float(times) for code, times in rebuilds.items()},
     }
 
 
@@ -69,7 +136,7 @@ def _receipt_metrics(receipts: Sequence[Any]) -> dict[str, float]:
 
 
 def _manifest_rows(receipt: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The manifest entries of a raw receipt that are objects."""
+    """Yield the manifest entries of a raw receipt that are objects."""
     manifest = receipt.get("manifest")
     yield from (row for row in manifest if type(row) is dict) if type(manifest) is list else ()
 
@@ -78,9 +145,9 @@ def _manifest_rows(receipt: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _route_metrics(
-    config: ReassemblerConfig, rollouts: Sequence[FinalizedRollout], plans: Sequence[RouteAssemblyPlan]
+    config: ReassemblerConfig, rollouts: Sequence[FinalizedRow], plans: Sequence[RouteAssemblyPlan]
 ) -> dict[str, float]:
-    """Route coverage over valid rows; in deferred mode also the size of all plans."""
+    """Return route coverage over valid rows; in deferred mode also the size of all plans."""
     valid = [rollout for rollout in rollouts if rollout.valid]
     metrics: dict[str, float] = {}
     if valid:
@@ -97,15 +164,15 @@ def _route_metrics(
     return metrics
 
 
-def _routed(rollout: FinalizedRollout) -> torch.Tensor:
-    """``[T]``: whether a token has a route in some layer; empty where the row has no routes."""
+def _routed(rollout: FinalizedRow) -> torch.Tensor:
+    """Return ``[T]``: whether a token has a route in some layer; empty where the row has no routes."""
     if rollout.routed_experts is None:
         return torch.zeros(0, dtype=torch.bool)
     return (rollout.routed_experts != ROUTE_SENTINEL).flatten(1).any(1)
 
 
-def _longest_route_run(rollout: FinalizedRollout) -> int:
-    """The longest run of tokens that repeat one route which is not sentinel."""
+def _longest_route_run(rollout: FinalizedRow) -> int:
+    """Return the longest run of two or more tokens with one route which is not sentinel; 0 where there is none."""
     if rollout.routed_experts is None:
         return 0
     routed, ids = _routed(rollout), rollout.routed_experts.flatten(1)
@@ -113,14 +180,15 @@ def _longest_route_run(rollout: FinalizedRollout) -> int:
     starts[1:] = (ids[1:] != ids[:-1]).any(1)
     begins = torch.nonzero(starts).flatten()
     lengths = torch.diff(begins, append=begins.new_tensor([len(ids)]))
-    return int((lengths * routed[begins]).max())
+    longest = int((lengths * routed[begins]).max())
+    return longest if longest > 1 else 0
 
 
 # ── advisories ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _advisories(config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
-    """What looks odd about the valid rows; a count of 0 is reported too."""
+def _advisories(config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome], current: int | None) -> dict[str, float]:
+    """Count what looks odd about the valid rows; a count of 0 is reported too."""
     counts: Counter[str] = Counter(
         dict.fromkeys(
             (
@@ -130,16 +198,32 @@ def _advisories(config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome]) -
                 "reward_disagreement",
                 "overlong_rows",
                 "several_extended_roots",
+                "mixed_prompts",
+                "zero_logprob_tokens",
+                "implausible_logprobs",
+                "untrained_generated_tokens",
+                "unpredicted_first_token",
+                *(["stop_token_not_trained"] if config.stop_token_ids else []),
+                *(["version_above_current"] if current is not None else []),
+                *(["placeholder_token_outside_items"] if config.capture_media else []),
+                *(["unchecked_media_calls"] if config.capture_media else []),
+                *(["topk_unordered", "topk_disagreement"] if config.top_logprobs else []),
+                *(["unrepaired_boundary_tokens"] if config.route_boundary and config.router_replay_enabled else []),
                 *(["routeless_calls"] if config.router_replay_enabled else []),
             ),
             0,
         )
     )
+    with np.errstate(over="ignore"):
+        least = np.float32(config.least_plausible_logprob)
     longest_run = 0
+    prompts: list[NDArray[np.int64]] = []
     for outcome in outcomes:
         if outcome.row is None or outcome.receipt is None:
             continue
         row = outcome.row
+        prompts.append(row.token_ids[: row.prompt_len])
+        counts["mixed_prompts"] += not np.array_equal(prompts[0], prompts[-1])
         spoken = np.add.reduceat(row.logprobs != 0.0, row.offsets[:-1], dtype=np.int64)
         counts["positive_logprob_tokens"] += int((row.logprobs > 0.0).sum())
         counts["zero_logprob_generations"] += int((spoken == 0).sum())
@@ -147,16 +231,42 @@ def _advisories(config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome]) -
         counts["reward_disagreement"] += _reward_disagrees(outcome.receipt, outcome.rollout)
         counts["overlong_rows"] += len(row.token_ids) > config.max_seq_len
         counts["several_extended_roots"] += _extended_roots(outcome.receipt) > 1
+        counts["zero_logprob_tokens"] += int(((row.logprobs == 0.0) & (row.token_mask == 1.0)).sum())
+        counts["implausible_logprobs"] += int((row.logprobs < least).sum())
+        counts["untrained_generated_tokens"] += outcome.untrained_tokens
+        counts["unpredicted_first_token"] += bool(row.token_mask[0] == 1.0)
+        if config.stop_token_ids:
+            counts["stop_token_not_trained"] += _untrained_stops(row, config.stop_token_ids)
+        if current is not None:
+            counts["version_above_current"] += sum(
+                version > current for version in outcome.receipt.lists["weight_version"]
+            )
+        if config.capture_media:
+            counts["unchecked_media_calls"] += outcome.unproven_media
+            counts["placeholder_token_outside_items"] += outcome.stray_placeholders
         if config.router_replay_enabled and outcome.routed_lens is not None and outcome.routed_lens.any():
             counts["routeless_calls"] += int((outcome.routed_lens == 0).sum())
+        if outcome.topk is not None:
+            counts["topk_unordered"] += outcome.topk.unordered
+            counts["topk_disagreement"] += outcome.topk.disagreeing
+        if config.route_boundary and outcome.rollout.route_plan is not None:
+            counts["unrepaired_boundary_tokens"] += len(unrepaired_positions(outcome.rollout.route_plan))
         longest_run = max(longest_run, _longest_route_run(outcome.rollout))
     if config.direct_routes:
         counts["repeated_route_run"] = longest_run
     return {f"advisory/{name}": float(count) for name, count in counts.items()}
 
 
-def _reward_disagrees(receipt: ReceiptColumns, rollout: FinalizedRollout) -> bool:
-    """Whether the receipt names another reward than the one that is published; both as float32."""
+def _untrained_stops(row: ChainRow, stop_token_ids: Sequence[int]) -> int:
+    """Count the calls that begin with a stop token in their carry, after a generation that did not end in one."""
+    bounds = row.offsets[1:-1]
+    stops = np.isin(row.token_ids, np.array(stop_token_ids, dtype=np.int64))
+    both = (row.carry_lens[1:] > 0) & (row.generation_lens[:-1] > 0)
+    return int((both & stops[bounds] & ~stops[bounds - 1]).sum())
+
+
+def _reward_disagrees(receipt: ReceiptColumns, rollout: FinalizedRow) -> bool:
+    """Return whether the receipt names another reward than the one that is published; both as float32."""
     if receipt.reward is None:
         return False
     with np.errstate(over="ignore"):
@@ -164,7 +274,7 @@ def _reward_disagrees(receipt: ReceiptColumns, rollout: FinalizedRollout) -> boo
 
 
 def _extended_roots(receipt: ReceiptColumns) -> int:
-    """Root calls of the manifest that some call continues."""
+    """Count the root calls of the manifest that some call continues."""
     parents = receipt.lists["parent_call_id"]
     continued = set(parents)
     return sum(parent is None and call in continued for call, parent in zip(receipt.call_ids, parents, strict=True))

@@ -1,26 +1,31 @@
-"""What a finalizer returns, by the names of its reference page (sections 5 and 8), and what it keeps in between."""
+"""The results of a finalizer, by the names of its reference page (sections 5 and 8), and what it keeps in between.
+
+Results are frozen standard dataclasses with NeMo RL's field names in its order: its callers take them apart with
+``dataclasses.fields``, copy them with ``dataclasses.replace``, and refuse anything else at an actor's boundary.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from attrs import cmp_using, define, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from rollproof.impl.lineage import ChainRow
+from rollproof.impl.plan import RouteAssemblyPlan
 from rollproof.impl.records import ReceiptColumns
-from rollproof.spec.records import RouteAssemblyPlan
+from rollproof.impl.sampler import SampledTokens
 from rollproof.spec.rejections import Rejected
 
 Dims: TypeAlias = tuple[int, int]
 """(layers, top-k) of a model's routes."""
 
 
-@frozen(eq=False, repr=False)
+@frozen(eq=False)
 class RowColumns:
     """The token columns of one row, ``[T]`` each."""
 
@@ -31,72 +36,59 @@ class RowColumns:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def __repr__(self) -> str:
-        return f"<{len(self)} tokens>"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RowColumns):
-            return NotImplemented
-        pairs = ((getattr(self, name), getattr(other, name)) for name in ("token_ids", "token_mask", "logprobs"))
-        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
-
-    __hash__ = None  # type: ignore[assignment]
-
     @classmethod
     def empty(cls) -> RowColumns:
-        """The columns of a rejected rollout."""
+        """Return the columns of a rejected rollout."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
-def _same_tensor(mine: torch.Tensor | None, theirs: torch.Tensor | None) -> bool:
-    if mine is None or theirs is None:
-        return mine is theirs
-    return mine.dtype is theirs.dtype and torch.equal(mine, theirs)
-
-
-@define(slots=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class FinalizedRollout:
-    """One rollout's canonical row, or its rejection (section 5).
+    """One rollout's canonical row, or its rejection with empty columns (section 5).
 
-    The row is held as ``columns``; ``token_ids``, ``token_mask`` and ``logprobs`` are made from it when asked for.
+    Two are equal if all their fields are, tensors bit for bit in dtype, shape and values.
     """
 
     rollout_id: str
     valid: bool
     rejection_reason: str | None
+    token_ids: list[int]
+    token_mask: list[float]
+    """1.0 for tokens that the policy generated, 0.0 for the others."""
+    logprobs: list[float]
+    prompt_len: int
     reward: float
-    staging_keys: list[str] = field(factory=list)
-    columns: RowColumns = field(factory=RowColumns.empty)
-    prompt_len: int = 0
+    staging_keys: list[str]
     min_wv: int | None = None
     max_wv: int | None = None
-    routed_experts: torch.Tensor | None = field(default=None, eq=cmp_using(eq=_same_tensor), repr=False)
+    routed_experts: torch.Tensor | None = dataclasses.field(default=None, repr=False)
     """``[T, L, K]`` int16, in direct router replay."""
-    route_plan: RouteAssemblyPlan | None = field(default=None, repr=False)
-    media: dict[str, Any] | None = field(default=None, eq=False, repr=False)
+    route_plan: RouteAssemblyPlan | None = dataclasses.field(default=None, repr=False)
+    media: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
 
-    @cached_property
-    def token_ids(self) -> list[int]:
-        """The row's token ids."""
-        values: list[int] = self.columns.token_ids.tolist()
-        return values
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FinalizedRollout):
+            return NotImplemented
+        names = (one.name for one in dataclasses.fields(self))
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
 
-    @cached_property
-    def token_mask(self) -> list[float]:
-        """1.0 for tokens that the policy generated, 0.0 for the others."""
-        values: list[float] = self.columns.token_mask.tolist()
-        return values
-
-    @cached_property
-    def logprobs(self) -> list[float]:
-        """Log-probabilities of the generated tokens, 0.0 for the others."""
-        values: list[float] = self.columns.logprobs.tolist()
-        return values
+    __hash__ = None  # type: ignore[assignment]
 
 
-@define
+def _same(mine: Any, theirs: Any) -> bool:
+    """Return whether two values of a field are equal; media are compared by the tensors that they pack."""
+    if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
+        return mine.dtype is theirs.dtype and torch.equal(mine, theirs)
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        return mine.keys() == theirs.keys() and all(
+            _same(mine[name].as_tensor(), theirs[name].as_tensor()) for name in mine
+        )
+    return bool(mine == theirs)
+
+
+@dataclasses.dataclass(frozen=True)
 class FinalizedGroup:
-    """What ``finalize_group`` returns (section 8)."""
+    """The result of ``finalize_group`` (section 8)."""
 
     meta: Any
     """The published batch's metadata (``KVBatchMeta``), or None where the group was dropped."""
@@ -104,7 +96,7 @@ class FinalizedGroup:
     group_max_wv: int
     staging_keys: list[str]
     canonical_output_tokens: int = 0
-    metrics: dict[str, float] = field(factory=dict)
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     dropped: bool = False
     drop_reason: str | None = None
     valid_row_count: int = 0
@@ -130,7 +122,7 @@ class KVBatchMeta:
 
 
 def batch_meta(**fields: Any) -> Any:
-    """Batch metadata of NeMo RL's own class where that is installed, of ours otherwise."""
+    """Return batch metadata of NeMo RL's own class where that is installed, of ours otherwise."""
     return _meta_class()(**fields)
 
 
@@ -144,12 +136,56 @@ def _meta_class() -> Any:
 
 
 @frozen(eq=False)
+class FinalizedRow:
+    """A finalized rollout as a group handles it: what ``FinalizedRollout`` holds, with its tokens as columns."""
+
+    rollout_id: str
+    valid: bool
+    rejection_reason: str | None
+    reward: float
+    staging_keys: list[str] = field(factory=list)
+    columns: RowColumns = field(factory=RowColumns.empty)
+    prompt_len: int = 0
+    min_wv: int | None = None
+    max_wv: int | None = None
+    routed_experts: torch.Tensor | None = field(default=None, repr=False)
+    route_plan: RouteAssemblyPlan | None = field(default=None, repr=False)
+    media: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def code(self) -> str:
+        """The code that rejected the rollout, empty for a valid row."""
+        return (self.rejection_reason or "").partition(":")[0]
+
+    def result(self) -> FinalizedRollout:
+        """Return the row with its columns as lists."""
+        return FinalizedRollout(
+            rollout_id=self.rollout_id,
+            valid=self.valid,
+            rejection_reason=self.rejection_reason,
+            token_ids=self.columns.token_ids.tolist(),
+            token_mask=self.columns.token_mask.tolist(),
+            logprobs=self.columns.logprobs.tolist(),
+            prompt_len=self.prompt_len,
+            reward=self.reward,
+            staging_keys=self.staging_keys,
+            min_wv=self.min_wv,
+            max_wv=self.max_wv,
+            routed_experts=self.routed_experts,
+            route_plan=self.route_plan,
+            media=self.media,
+        )
+
+
+@frozen(eq=False)
 class RolloutOutcome:
     """A finalized rollout and what the group needs to know about it."""
 
-    rollout: FinalizedRollout
+    rollout: FinalizedRow
     receipt: ReceiptColumns | None = None
     """The receipt, where it parsed."""
+    own_keys: list[str] = field(factory=list)
+    """The staging keys that the rollout owns, its receipt parsed or not (D14, D34)."""
     row: ChainRow | None = None
     """The verified chain, where the rollout was accepted."""
     routed_lens: NDArray[np.int64] | None = None
@@ -158,15 +194,27 @@ class RolloutOutcome:
     """(L, K) after this rollout (D10)."""
     media_has_frames: bool = False
     """Whether the rollout's media are videos."""
+    staged_routes: bool = False
+    """Whether some staged row of the rollout says that it has routes, accepted or not."""
+    unproven_media: int = 0
+    """In a media partition, how many calls of the chain have extras that nobody could compare with their commitment."""
+    untrained_tokens: int = 0
+    """How many tokens the manifest's calls beside the chain generated."""
+    stray_placeholders: int = 0
+    """In a media partition, how many carry tokens would represent embeddings and are in no item."""
+    stopped_for_length: bool = False
+    """Whether the engine says that it stopped the chain's last call for its length (D38)."""
+    topk: SampledTokens | None = None
+    """The row's sampler columns, where they are wanted (section 12)."""
 
     def rejected(self, reason: Rejected, dims: Dims | None) -> RolloutOutcome:
-        """This accepted rollout turned into a rejected one; it teaches nothing."""
+        """Return this accepted rollout turned into a rejected one; it teaches nothing."""
         accepted = self.rollout
-        rollout = FinalizedRollout(
+        rollout = FinalizedRow(
             accepted.rollout_id,
             valid=False,
             rejection_reason=reason.reason,
             reward=accepted.reward,
             staging_keys=accepted.staging_keys,
         )
-        return RolloutOutcome(rollout, self.receipt, dims=dims)
+        return RolloutOutcome(rollout, self.receipt, self.own_keys, dims=dims, staged_routes=self.staged_routes)

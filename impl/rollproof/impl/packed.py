@@ -1,4 +1,4 @@
-"""Rows of tensors that differ in length: what media are handed to a trainer in.
+"""Rows of tensors that differ in length: the form in which a trainer gets media.
 
 ``PackedTensor`` offers what NeMo RL's class of this name offers, without its sharing of equal segments. A *row* belongs
 to one training sample and consists of *segments*, tensors that are packed along one dimension. On the wire every row is
@@ -8,6 +8,7 @@ flat, so that rows differ in length alone; the shapes of its segments travel bes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -15,12 +16,17 @@ from typing import Any
 import torch
 
 
+@dataclass(init=False, eq=False)
 class PackedTensor:
     """Rows of segments, packed along ``dim_to_pack``.
 
     ``tensors`` is one tensor, or a list with one tensor per row, None for a row without one. ``pad_to_max_shape`` pads
     the other dimensions with zeros to the largest of all segments where the rows become one tensor.
     """
+
+    _rows: list[list[torch.Tensor]]
+    dim_to_pack: int
+    pad_to_max_shape: bool
 
     def __init__(
         self,
@@ -31,13 +37,13 @@ class PackedTensor:
     ) -> None:
         rows = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if not rows:
-            raise ValueError("tensors: expected at least one row")
-        self._rows: list[list[torch.Tensor]] = [[] if row is None else [row] for row in rows]
+            raise ValueError("tensors: got no row, expected at least one")
+        self._rows = [[] if row is None else [row] for row in rows]
         self.dim_to_pack = dim_to_pack
         self.pad_to_max_shape = pad_to_max_shape
 
     def _like(self, rows: Iterable[Iterable[torch.Tensor]]) -> PackedTensor:
-        """Other rows, packed in the same way; there may be none."""
+        """Return other rows, packed in the same way; there may be none."""
         made = type(self).__new__(type(self))
         made._rows = [list(row) for row in rows]
         made.dim_to_pack, made.pad_to_max_shape = self.dim_to_pack, self.pad_to_max_shape
@@ -53,19 +59,19 @@ class PackedTensor:
         return [segment for row in self._rows for segment in (row or nothing)]
 
     def iter_logical_segments(self) -> Iterator[torch.Tensor]:
-        """The segments of all rows, row by row."""
+        """Yield the segments of all rows, row by row."""
         return chain.from_iterable(self._rows)
 
     def logical_segment_counts_by_row(self) -> list[int]:
-        """Segments per row."""
+        """Return the number of segments per row."""
         return [len(row) for row in self._rows]
 
     def row_shapes(self) -> list[list[list[int]]]:
-        """Per row the shapes of its segments."""
+        """Return, per row, the shapes of its segments."""
         return [[list(segment.shape) for segment in row] for row in self._rows]
 
     def as_tensor(self, device: torch.device | str | None = None) -> torch.Tensor | None:
-        """All segments as one tensor, on ``device`` if one is given; None where there is no segment."""
+        """Return all segments as one tensor, on ``device`` if one is given; None where there is no segment."""
         if device is not None:
             self.to(device)
         segments = list(self.iter_logical_segments())
@@ -78,31 +84,31 @@ class PackedTensor:
     # ── other rows ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def slice(self, indices: Sequence[int] | torch.Tensor) -> PackedTensor:
-        """The rows at ``indices``, in that order; a row may be taken more than once, and shares its segments."""
+        """Return the rows at ``indices``, in that order; a row may be taken more than once, and shares its segments."""
         chosen = indices.tolist() if isinstance(indices, torch.Tensor) else indices
         return self._like(self._rows[index] for index in chosen)
 
     @classmethod
     def empty_like(cls, other: PackedTensor) -> PackedTensor:
-        """As many rows as ``other`` has, all without segments."""
+        """Return as many rows as ``other`` has, all without segments."""
         return cls.empty_rows_like(other, len(other))
 
     @classmethod
     def empty_rows_like(cls, other: PackedTensor, num_rows: int) -> PackedTensor:
-        """``num_rows`` rows without segments, packed as ``other`` is."""
+        """Return ``num_rows`` rows without segments, packed as ``other`` is."""
         if num_rows < 0:
             raise ValueError(f"num_rows: expected at least 0, got {num_rows}")
         return other._like([] for _ in range(num_rows))
 
     @classmethod
     def concat(cls, from_packed_tensors: Sequence[PackedTensor]) -> PackedTensor:
-        """The rows of several, which must be packed in the same way."""
+        """Return the rows of several, which must be packed in the same way."""
         first = _common(from_packed_tensors)
         return first._like(row for packed in from_packed_tensors for row in packed._rows)
 
     @classmethod
     def flattened_concat(cls, from_packed_tensors: Sequence[PackedTensor]) -> PackedTensor:
-        """One row per argument, which holds all that the argument packs."""
+        """Return one row per argument, which holds all that the argument packs."""
         first = _common(from_packed_tensors)
         packed = (one.as_tensor() for one in from_packed_tensors)
         return first._like([] if row is None else [row] for row in packed)
@@ -115,7 +121,7 @@ class PackedTensor:
         return self
 
     def to_dtype(self, dtype: torch.dtype) -> PackedTensor:
-        """The rows with floating-point segments converted; sizes and counts stay as they are."""
+        """Return the rows with floating-point segments converted; sizes and counts stay as they are."""
         return self._like(
             [segment.to(dtype) if segment.is_floating_point() else segment for segment in row] for row in self._rows
         )
@@ -123,7 +129,7 @@ class PackedTensor:
     # ── on the wire ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def to_wire(self) -> tuple[torch.Tensor | None, list[list[list[int]]]]:
-        """The rows as one jagged nested tensor ``[rows, j]`` and their segments' shapes; (None, []) without segments.
+        """Return a jagged nested tensor ``[rows, j]`` and the segments' shapes; (None, []) without segments.
 
         The segments have one dtype. Only rows that are packed along their first dimension have a wire form.
         """
@@ -143,12 +149,12 @@ class PackedTensor:
     def from_wire(
         cls, nested: torch.Tensor, shapes: Sequence[Sequence[Sequence[int]]], *, pad_to_max_shape: bool = False
     ) -> PackedTensor | None:
-        """The rows that ``to_wire`` wrote; None where there are none. The segments are views."""
+        """Return the rows that ``to_wire`` wrote; None where there are none. The segments are views."""
         flat = list(nested.unbind())
         if not flat:
             return None
         if len(shapes) != len(flat):
-            raise ValueError(f"shapes: {len(shapes)} for {len(flat)} rows")
+            raise ValueError(f"shapes: got {len(shapes)}, expected {len(flat)}, one per row")
         rows = []
         for values, row in zip(flat, shapes, strict=True):
             sizes = [torch.Size(shape).numel() for shape in row]
@@ -158,17 +164,18 @@ class PackedTensor:
 
 
 def _common(packed: Sequence[PackedTensor]) -> PackedTensor:
-    """The first of several that are packed in the same way."""
-    if len({(one.dim_to_pack, one.pad_to_max_shape) for one in packed}) != 1:
-        raise ValueError("expected at least one, and all with the same dim_to_pack and pad_to_max_shape")
+    """Return the first of several that are packed in the same way."""
+    forms = sorted({(one.dim_to_pack, one.pad_to_max_shape) for one in packed})
+    if len(forms) != 1:
+        raise ValueError(f"(dim_to_pack, pad_to_max_shape): got {forms}, expected the same of at least one tensor")
     return packed[0]
 
 
 def _padded(segments: Sequence[torch.Tensor], dim_to_pack: int) -> list[torch.Tensor]:
-    """The segments with every dimension but the packed one as large as the largest."""
+    """Return the segments with every dimension but the packed one as large as the largest."""
     ranks = {segment.dim() for segment in segments}
     if len(ranks) != 1:
-        raise ValueError(f"pad_to_max_shape: segments of {sorted(ranks)} dimensions")
+        raise ValueError(f"pad_to_max_shape: got segments of {sorted(ranks)} dimensions, expected equally many in all")
     rank = ranks.pop()
     largest = [max(sizes) for sizes in zip(*(segment.shape for segment in segments), strict=True)]
     padded = []
@@ -181,7 +188,7 @@ def _padded(segments: Sequence[torch.Tensor], dim_to_pack: int) -> list[torch.Te
 
 
 def packed_row(tensor: torch.Tensor) -> Any:
-    """One row of one segment, packed along its first dimension: NeMo RL's own class where that is installed."""
+    """Return one row of one segment, packed along its first dimension: NeMo RL's own class where that is installed."""
     return _packed_class()(tensor, dim_to_pack=0)
 
 

@@ -8,19 +8,25 @@ counted here, where the training loop can read it. Only an error of the data pla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
+from tensordict import TensorDictBase
 
+from rollproof.impl.arguments import as_choice, as_dims, as_flag, as_optional_count, as_plane
 from rollproof.impl.assembly import Dims, RouteFragment, execute
+from rollproof.impl.checks import fault
 from rollproof.impl.columns import column_rows, read_bytes, read_scalars
-from rollproof.impl.plan import decode_plan, use_of
+from rollproof.impl.plan import RouteAssemblyPlan, decode_plan, use_of
+from rollproof.impl.route_boundary import sidecar_keys
 from rollproof.impl.staging import StagingSource
-from rollproof.spec.constants import ROUTE_SENTINEL, ROUTED_EXPERTS
-from rollproof.spec.records import RouteAssemblyPlan
-from rollproof.spec.rejections import Rejected
+from rollproof.spec.constants import AS_STAGED, ROUTE_BOUNDARY, ROUTE_BOUNDARY_CHOICES, ROUTE_SENTINEL, ROUTED_EXPERTS
+from rollproof.spec.rejections import Code, Rejected
+
+Row = TypeVar("Row", RouteFragment, torch.Tensor)
+"""What is read of a staged row: its fragment, or its sidecar."""
 
 _COLUMNS: Final = (ROUTED_EXPERTS, "routed_experts_encoding", "extras_metadata_json")
 
@@ -37,7 +43,9 @@ class RoutePlanExecutor:
     """Assembles routes from published plans and staged fragments.
 
     ``dp_client`` is a data plane or a handle to one, ``dims`` the model's own (layers, top-k), which is authoritative.
-    ``failures`` counts, per code, the rows that became sentinel since this executor was made.
+    ``route_boundary`` says what becomes of boundary tokens that no sidecar repairs: "sentinel" replays none of them,
+    the other choices replay what was staged (D28). ``failures`` counts, per code, the rows that became sentinel since
+    this executor was made.
     """
 
     def __init__(
@@ -47,11 +55,13 @@ class RoutePlanExecutor:
         dims: Dims,
         num_experts: int | None = None,
         allow_repeated_experts: bool = False,
+        route_boundary: str = AS_STAGED,
     ) -> None:
-        self._dp_client = dp_client
-        self._dims = dims
-        self._num_experts = num_experts
-        self._allow_repeated_experts = allow_repeated_experts
+        self._dp_client = as_plane("dp_client", dp_client, ("get_samples",))
+        self._dims = as_dims("dims", dims)
+        self._num_experts = as_optional_count("num_experts", num_experts)
+        self._allow_repeated_experts = as_flag("allow_repeated_experts", allow_repeated_experts)
+        self._route_boundary = as_choice("route_boundary", route_boundary, ROUTE_BOUNDARY_CHOICES)
         self.failures: Counter[str] = Counter()
 
     def replay(
@@ -62,16 +72,16 @@ class RoutePlanExecutor:
         padded_length: int | None = None,
         device: torch.device | None = None,
     ) -> ReplayedBatch:
-        """The routes of a batch: int16 ``[N, padded_length, L, K]``, or jagged ``[N, j, L, K]`` where that is None.
+        """Return a batch's routes: int16 ``[N, padded_length, L, K]``, or jagged ``[N, j, L, K]`` where that is None.
 
         ``published`` holds the rows' ``route_assembly_plan`` tags and ``lengths`` their numbers of tokens. Padding is
         sentinel. All fragments of a partition come from one read, unless a row of it is missing or unreadable.
         ``ValueError`` if the two arguments differ in length, or a row is longer than ``padded_length``.
         """
         if len(published) != len(lengths):
-            raise ValueError(f"{len(published)} plans for {len(lengths)} rows")
+            raise ValueError(fault("published", len(published), f"{len(lengths)} plans, one per row"))
         if padded_length is not None and max(lengths, default=0) > padded_length:
-            raise ValueError(f"a row of {max(lengths)} tokens does not fit into {padded_length}")
+            raise ValueError(fault("lengths", max(lengths), f"at most padded_length {padded_length}"))
         plans = [_decoded(value) for value in published]
         fragments = self._fetch([plan for plan in plans if isinstance(plan, RouteAssemblyPlan)])
         if padded_length is None:
@@ -96,7 +106,7 @@ class RoutePlanExecutor:
         fragments: dict[str, dict[str, RouteFragment]],
         row: torch.Tensor,
     ) -> str | None:
-        """Fill one row; the code of what went wrong, if something did."""
+        """Fill one row; return the code of what went wrong, if something did."""
         try:
             if isinstance(plan, Rejected):
                 raise plan
@@ -107,6 +117,7 @@ class RoutePlanExecutor:
                 len(row),
                 num_experts=self._num_experts,
                 allow_repeated_experts=self._allow_repeated_experts,
+                route_boundary=self._route_boundary,
                 out=row,
             )
         except Rejected as rejected:
@@ -115,15 +126,66 @@ class RoutePlanExecutor:
         return None
 
     def _fetch(self, plans: Sequence[RouteAssemblyPlan]) -> dict[str, dict[str, RouteFragment]]:
-        """The fragments that valid plans use, by partition and key; those that are not there are left out."""
+        """Return the fragments that valid plans use, by partition and key; those that are not there are left out.
+
+        Sidecars take one further read, of exactly the rows whose span has one; a fragment without it is not there.
+        """
         wanted: dict[str, dict[str, None]] = {}
+        with_sidecar: dict[str, dict[str, None]] = {}
         for plan in plans:
             used = [span.staging_key for span in plan.spans if use_of(span).rows]
             wanted.setdefault(plan.staging_partition, {}).update(dict.fromkeys(used))
-        return {
-            partition: _read(StagingSource(self._dp_client, partition), list(keys))
-            for partition, keys in wanted.items()
-        }
+            with_sidecar.setdefault(plan.staging_partition, {}).update(dict.fromkeys(sidecar_keys(plan)))
+        again = any(with_sidecar.values())
+        found = self._read_all(wanted, _COLUMNS, _fragments, own=again)
+        sidecars = self._read_all(with_sidecar, [ROUTE_BOUNDARY], _sidecars, own=False) if again else {}
+        for partition, rows in sidecars.items():
+            fragments = found[partition]
+            for key in with_sidecar[partition]:
+                fragment, row = fragments.pop(key, None), rows.get(key)
+                if fragment is not None and row is not None:
+                    fragments[key] = evolve(fragment, boundary=row)
+        return found
+
+    def _read_all(
+        self,
+        wanted: Mapping[str, Iterable[str]],
+        columns: Sequence[str],
+        extract: Callable[[TensorDictBase, list[str]], dict[str, Row]],
+        *,
+        own: bool,
+    ) -> dict[str, dict[str, Row]]:
+        """Return what ``extract`` makes of the rows that can be read, by partition and key.
+
+        A batch with a missing or unreadable row is read again in halves, so that only that row is lost. Errors of the
+        data plane propagate. ``own`` says whether there is a read after these.
+        """
+        found: dict[str, dict[str, Row]] = {partition: {} for partition in wanted}
+        to_read = [(partition, list(keys)) for partition, keys in wanted.items() if keys]
+        last: tuple[str, dict[str, Row]] | None = None
+        while to_read:
+            if last is not None:
+                found[last[0]] |= _owned(last[1])
+                last = None
+            partition, keys = to_read.pop()
+            try:
+                answer = StagingSource(self._dp_client, partition).read(keys, columns)
+                last = partition, extract(answer, keys)
+            except Rejected:
+                half = len(keys) // 2
+                to_read += [(partition, part) for part in (keys[:half], keys[half:]) if half]
+        if last is not None:
+            found[last[0]] |= _owned(last[1]) if own else last[1]
+        return found
+
+
+def _owned(rows: dict[str, Row]) -> dict[str, Row]:
+    """Return rows in memory of their own: the data plane may use that of its last answer again."""
+
+    def clone(row: Any) -> Any:
+        return row.clone() if isinstance(row, torch.Tensor) else evolve(row, routes=row.routes.clone())
+
+    return {key: clone(row) for key, row in rows.items()}
 
 
 def _decoded(published: Any) -> RouteAssemblyPlan | Rejected:
@@ -133,25 +195,27 @@ def _decoded(published: Any) -> RouteAssemblyPlan | Rejected:
         return rejected
 
 
-def _read(source: StagingSource, keys: list[str]) -> dict[str, RouteFragment]:
-    """The fragments of these rows.
-
-    A batch with a missing or unreadable row is read again in halves, so that only that row is lost. Other errors of the
-    data plane propagate.
-    """
-    if not keys:
-        return {}
+def _fragments(answer: TensorDictBase, keys: list[str]) -> dict[str, RouteFragment]:
+    """Return the fragments in an answer; ``Rejected`` where one of its rows holds none."""
     try:
-        answer = source.read(keys, _COLUMNS)
         column = answer.get(ROUTED_EXPERTS, None)
         if column is None:
-            raise ValueError("the plane says that some row has no routes")
+            raise ValueError(fault(ROUTED_EXPERTS, None, "a column"))
         encodings = read_scalars(answer, "routed_experts_encoding", torch.int64).tolist()
-        parts = zip(column_rows(column), encodings, read_bytes(answer, "extras_metadata_json"), strict=True)
+        parts = zip(
+            column_rows(column, ROUTED_EXPERTS), encodings, read_bytes(answer, "extras_metadata_json"), strict=True
+        )
         return {key: RouteFragment(*part) for key, part in zip(keys, parts, strict=True)}
-    except (Rejected, ValueError):
-        pass
-    if len(keys) == 1:
-        return {}
-    half = len(keys) // 2
-    return _read(source, keys[:half]) | _read(source, keys[half:])
+    except ValueError as error:
+        raise Rejected(Code.MISSING_FRAGMENT, str(error)) from None
+
+
+def _sidecars(answer: TensorDictBase, keys: list[str]) -> dict[str, torch.Tensor]:
+    """Return the sidecars in an answer; ``Rejected`` where one of its rows has none."""
+    try:
+        column = answer.get(ROUTE_BOUNDARY, None)
+        if column is None:
+            raise ValueError(fault(ROUTE_BOUNDARY, None, "a column"))
+        return dict(zip(keys, column_rows(column, ROUTE_BOUNDARY), strict=True))
+    except ValueError as error:
+        raise Rejected(Code.MISSING_FRAGMENT, str(error)) from None

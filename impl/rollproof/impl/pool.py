@@ -1,7 +1,7 @@
 """Finalizers as Ray actors: groups in, results out, and no group run twice unless that is known to be safe.
 
 Only metadata travels: a request holds receipts, which are free of tokens, and a result says where the rows are. An
-actor that dies, or a call that fails around its put, leaves a group whose fate nobody knows. It is never retried as it
+actor that dies, or a call that fails around its put, leaves a group whose fate is unknown. It is never retried as it
 is; ``rollproof.impl.recovery`` decides by what the data plane holds, on a fresh actor, after the old one is dead.
 """
 
@@ -11,70 +11,77 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import ray
 from attrs import define, field, frozen
 
+from rollproof.impl.actor import (
+    Request,
+    RolloutReassemblerActor,
+    RolloutReassemblerActorConfig,
+    as_client,
+    client_of,
+)
+from rollproof.impl.arguments import as_amount, as_count, as_seconds
 from rollproof.impl.outcomes import FinalizedGroup
 from rollproof.impl.reassembler import CleanupError, PublishError, RolloutReassembler
-from rollproof.impl.recovery import Recovery, Undecidable, run
-from rollproof.spec.records import GroupRequest
+from rollproof.impl.recovery import Recovery, Undecidable
 
 START_S: Final = 300.0
 """How long an actor may take to start: Ray may have to wait for a processor, and its process to import torch."""
 
 
+def _copied(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(arguments)
+
+
 @frozen(eq=False)
 class FinalizerSettings:
-    """What a finalizer is made of. It is sent to the actors, so the data plane's client must be picklable."""
+    """The arguments of a finalizer. It is sent to the actors, so the data plane's client must be picklable.
+
+    Raises what ``RolloutReassembler`` raises for them.
+    """
 
     dp_client: Any
-    arguments: Mapping[str, Any]
+    """A data plane, or what ``LocalReassembler`` makes one from."""
+    arguments: Mapping[str, Any] = field(converter=_copied)
     """The keyword arguments of ``RolloutReassembler``."""
 
     def __attrs_post_init__(self) -> None:
-        direct = self.arguments.get("router_replay_enabled") and not self._deferred
-        if direct and self.arguments.get("routed_dims") is None:
+        as_client("dp_client", self.dp_client)
+        config = self.config
+        direct = config.router_replay_enabled and not config.defer_routed_experts_to_policy
+        if direct and config.routed_dims is None:
             raise ValueError(
                 "finalizers that work side by side learn (layers, top-k) from different groups, and would publish "
                 "different rows: with router replay, pass routed_dims"
             )
 
     @property
-    def _deferred(self) -> bool:
-        return bool(self.arguments.get("defer_routed_experts_to_policy"))
+    def config(self) -> RolloutReassemblerActorConfig:
+        """The arguments of an actor."""
+        off = {"router_replay_enabled": False, "defer_routed_experts_to_policy": False}
+        return RolloutReassemblerActorConfig(**(off | dict(self.arguments)))
 
     def reassembler(self) -> RolloutReassembler:
-        """A finalizer."""
-        return RolloutReassembler(self.dp_client, **self.arguments)
+        """Return a finalizer."""
+        return RolloutReassembler(client_of(self.dp_client), **self.arguments)
 
     def recovery(self) -> Recovery:
-        """Recovery for the groups of such a finalizer."""
-        names = self.arguments["partition_id"], self.arguments["staging_partition"]
-        return Recovery(self.dp_client, *names, deferred=self._deferred)
-
-
-class Finalizer:
-    """The actor."""
-
-    def __init__(self, settings: FinalizerSettings) -> None:
-        self._reassembler, self._recovery = settings.reassembler(), settings.recovery()
-
-    def finalize(self, request: GroupRequest) -> FinalizedGroup:
-        """Finalize a group for the first time."""
-        return run(self._reassembler, request)
-
-    def recover(self, request: GroupRequest) -> FinalizedGroup:
-        """Finish or run a group whose fate is unknown."""
-        return self._recovery.recover(request, self._reassembler)
+        """Return a recovery for the groups of such a finalizer."""
+        config = self.config
+        names, deferred = (config.partition_id, config.staging_partition), config.defer_routed_experts_to_policy
+        return Recovery(client_of(self.dp_client), *names, deferred=deferred)
 
 
 @frozen(eq=False)
 class Outcome:
-    """What became of one request: a group, or the error after which the pool gave up on it.
+    """The outcome of one request: a group, or the error after which the pool gave up on it.
 
-    An error after recoveries leaves a group whose fate is unknown, whatever error it is: it is for ``Recovery``.
+    An error after recoveries leaves a group whose fate is unknown, whatever error it is: only ``Recovery`` may
+    continue.
     """
 
-    request: GroupRequest
+    request: Request
     group: FinalizedGroup | None
     error: Exception | None = None
     recoveries: int = 0
@@ -83,7 +90,7 @@ class Outcome:
 
 @frozen(eq=False)
 class _Call:
-    request: GroupRequest
+    request: Request
     recoveries: int = 0
 
 
@@ -99,7 +106,7 @@ class _Running:
     """When it started, was given something to do, or finished a call, whichever was last."""
 
     def left(self, timeout_s: float) -> float:
-        """Seconds until it counts as hanging."""
+        """Return the seconds until it counts as hanging."""
         return self.since + (timeout_s if self.starting is None else START_S) - time.monotonic()
 
 
@@ -118,16 +125,21 @@ class FinalizerPool:
     timeout_s: float = 300.0
     max_recoveries: int = 3
     num_cpus: float = 1.0
-    """What each actor asks of the Ray cluster."""
+    """The resources that each actor needs from the Ray cluster."""
     _running: list[_Running] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.size, self.in_flight = as_count("size", self.size, 0), as_count("in_flight", self.in_flight, 0)
+        self.max_recoveries = as_count("max_recoveries", self.max_recoveries, 0)
+        self.timeout_s = as_seconds("timeout_s", self.timeout_s)
+        self.num_cpus = as_amount("num_cpus", self.num_cpus)
         if self.size < 1 or self.in_flight < self.size:
-            raise ValueError("a pool has at least one finalizer, and at least one group in flight for each")
+            got = f"got size={self.size}, in_flight={self.in_flight}"
+            raise ValueError(f"size must be at least 1, and in_flight at least size: {got}")
         self._running = [self._start() for _ in range(self.size)]
 
-    def finalize(self, requests: Iterable[GroupRequest]) -> Iterator[Outcome]:
-        """Finalize groups, in the order in which they come to an end.
+    def finalize(self, requests: Iterable[Request]) -> Iterator[Outcome]:
+        """Finalize groups, in the order in which they finish.
 
         Requests are taken as finalizers have room, so a source that is slow, or large, is never run ahead of.
         """
@@ -145,8 +157,6 @@ class FinalizerPool:
 
     def close(self) -> None:
         """Kill the actors. Groups in flight are left to ``Recovery``."""
-        import ray
-
         for one in self._running:
             ray.kill(one.actor)
         self._running = []
@@ -154,14 +164,11 @@ class FinalizerPool:
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start(self) -> _Running:
-        import ray
-
-        finalizer: Any = ray.remote(Finalizer)
-        options = finalizer.options(num_cpus=self.num_cpus, max_restarts=0, max_task_retries=0)
-        actor = options.remote(self.settings)
+        options = RolloutReassemblerActor.options(num_cpus=self.num_cpus)
+        actor = options.remote(self.settings.dp_client, self.settings.config)
         return _Running(actor, actor.__ray_ready__.remote())
 
-    def _submit(self, request: GroupRequest, recoveries: int) -> None:
+    def _submit(self, request: Request, recoveries: int) -> None:
         one = min(self._running, key=lambda running: len(running.calls))
         if not one.calls:
             one.since = time.monotonic()
@@ -169,9 +176,7 @@ class FinalizerPool:
         one.calls[method.remote(request)] = _Call(request, recoveries)
 
     def _wait(self) -> list[Outcome]:
-        """Until a call is over or a finalizer hangs: what came of it."""
-        import ray
-
+        """Wait until a call is over or a finalizer hangs; return the outcomes."""
         busy = [one for one in self._running if one.calls]
         waiting = {reference: one for one in busy for reference in one.calls}
         waiting |= {one.starting: one for one in busy if one.starting is not None}
@@ -179,16 +184,15 @@ class FinalizerPool:
         done, _ = ray.wait(list(waiting), timeout=patience)
         outcomes = self._finished(waiting[done[0]], done[0]) if done else []
         for one in busy:
-            # Whoever takes the outcomes may be slow: calls that are over by now do not hang.
+            # The consumer of outcomes may be slow: calls that are over by now do not hang.
             late = one.calls and one in self._running and one.left(self.timeout_s) <= 0
             if late and not ray.wait(list(one.calls), timeout=0)[0]:
-                outcomes += self._replace(one, TimeoutError(f"a finalizer finished nothing in {self.timeout_s:g} s"))
+                error = TimeoutError(f"the finalizer finished no group within {self.timeout_s:g} s")
+                outcomes += self._replace(one, error)
         return outcomes
 
     def _finished(self, one: _Running, reference: Any) -> list[Outcome]:
-        """A call that has come to an end, well or not, or an actor that has started."""
-        import ray
-
+        """Handle a call that has ended, well or not, or an actor that has started."""
         one.since = time.monotonic()
         if reference == one.starting:
             one.starting = None
@@ -209,9 +213,7 @@ class FinalizerPool:
         return [Outcome(call.request, group, None, call.recoveries)]
 
     def _replace(self, one: _Running, error: Exception) -> list[Outcome]:
-        """A dead actor, or one that is to die: another takes its place, and its groups are recovered."""
-        import ray
-
+        """Replace an actor that is dead or is to die, and recover its groups."""
         ray.kill(one.actor)
         self._running[self._running.index(one)] = self._start()
         outcomes = []
@@ -226,7 +228,7 @@ class FinalizerPool:
         return outcomes
 
     def _failed(self, call: _Call, error: Exception) -> list[Outcome]:
-        """A call that ended in an error of the finalizer or the data plane."""
+        """Handle a call that ended in an error of the finalizer or the data plane."""
         unknown = isinstance(error, PublishError | CleanupError) or call.recoveries > 0
         if unknown and not isinstance(error, Undecidable):
             return self._again(call, error)

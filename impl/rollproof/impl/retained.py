@@ -1,6 +1,6 @@
 """Retained media on tensors (section 7): hash at the generation cut, hash again at the restore, and no pixel copy.
 
-A contiguous tensor is hashed where it lies: with SHA-256 or BLAKE3 in the host's memory, with BLAKE3 in an
+A contiguous tensor is hashed in place: with SHA-256 or BLAKE3 in the host's memory, with BLAKE3 in an
 accelerator's. For SHA-256 an accelerator's tensors are brought to the host piece by piece; nothing is ever copied there
 as a whole.
 """
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import astuple, field, frozen
 from blake3 import blake3
 
 from rollproof.impl import kernels
 from rollproof.impl.assembly import RouteFragment, read_metadata, routed_extras_digest
-from rollproof.impl.checks import is_hash, is_text, show
+from rollproof.impl.checks import fault, is_hash, is_text, show
 from rollproof.impl.digest import encode_text, extras_digest, u64
-from rollproof.impl.spans import Item, read_items
+from rollproof.impl.spans import ITEM_FIELDS, Item, read_items
 from rollproof.spec.constants import (
     MEDIA_BLAKE3,
     MEDIA_DIGEST_FIELDS,
@@ -46,32 +46,32 @@ _PIECE: Final = 2**25
 
 
 def media_digest(tensors: Mapping[str, torch.Tensor] | None, scheme: str = MEDIA_SHA256) -> str:
-    """``<scheme>:<hex>`` of named tensors, or of none at all; the scheme is ``media-sha256-v1`` or ``media-blake3-v1``.
+    """Return ``<scheme>:<hex>`` of named tensors, or of none; by ``media-sha256-v1`` or ``media-blake3-v1``.
 
     Tensors may be on any device, of any number of dimensions, empty, strided, expanded, conjugated or negated; the
     digest is that of dtype, shape and row-major bytes. BLAKE3 is computed in an accelerator's memory for tensors there.
     Raises ``Rejected(MEDIA_CAPTURE_REJECTED)``, and nothing else, for sparse, nested, quantized and meta tensors, for
-    other dtypes, for null entries and for names that are no text.
+    other dtypes, for null entries and for names that are not strings.
     """
     if scheme not in MEDIA_DIGEST_FIELDS:
-        raise ValueError(f"scheme {show(scheme)}, expected one of {', '.join(MEDIA_DIGEST_FIELDS)}")
+        raise ValueError(fault("scheme", scheme, " or ".join(MEDIA_DIGEST_FIELDS)))
     checked = None if tensors is None else _checked(tensors)
     device = _accelerator(checked) if scheme == MEDIA_BLAKE3 else None
     parts = _framed(checked, scheme)
     try:
         return f"{scheme}:{_on_host(parts, scheme) if device is None else _on_device(parts, device)}"
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise _rejected(f"tensors that cannot be read ({error})") from None
+        raise _rejected(f"tensors: got {type(error).__name__} ({error}), expected tensors that can be read") from None
 
 
 def default_scheme(tensors: Mapping[str, Any] | None) -> str:
-    """``media-blake3-v1`` where a tensor lives in an accelerator's memory and can be hashed there, else SHA-256's."""
+    """Return ``media-blake3-v1`` if a tensor is in an accelerator's memory and can be hashed there, else SHA-256's."""
     held = {name: one for name, one in (tensors or {}).items() if isinstance(one, torch.Tensor)}
     return MEDIA_SHA256 if _accelerator(held) is None else MEDIA_BLAKE3
 
 
 def _accelerator(tensors: Mapping[str, torch.Tensor] | None) -> torch.device | None:
-    """The one accelerator that tensors live on and that Triton can hash on, if there is one."""
+    """Return the one accelerator that tensors are on and that Triton can hash on, if there is one."""
     devices = {tensor.device for tensor in (tensors or {}).values()} - {torch.device("cpu")}
     if len(devices) != 1 or next(iter(devices)).type != "cuda" or not kernels.available():
         return None
@@ -79,7 +79,7 @@ def _accelerator(tensors: Mapping[str, torch.Tensor] | None) -> torch.device | N
 
 
 def _framed(tensors: Mapping[str, torch.Tensor] | None, scheme: str) -> Iterator[bytes | torch.Tensor]:
-    """What is hashed, back to back: lengths, names and shapes as bytes, and the tensors' elements."""
+    """Yield what is hashed, back to back: lengths, names and shapes as bytes, and the tensors' elements."""
     head = f"rollproof-{scheme}".encode()
     if tensors is None:
         yield head + b"\x00"
@@ -109,7 +109,7 @@ def _on_device(parts: Iterable[bytes | torch.Tensor], device: torch.device) -> s
 
 
 def _where_it_is(part: bytes | torch.Tensor, device: torch.device) -> bytes | torch.Tensor:
-    """A part for the kernel: a contiguous tensor of the device as it is, what the host holds as bytes."""
+    """Return a part for the kernel: a contiguous tensor of the device as it is, what the host holds as bytes."""
     if isinstance(part, bytes):
         return part
     if part.device == device:
@@ -118,26 +118,26 @@ def _where_it_is(part: bytes | torch.Tensor, device: torch.device) -> bytes | to
 
 
 def _checked(tensors: Any) -> dict[str, torch.Tensor]:
-    """The named tensors, each of which has bytes of its own."""
+    """Return the named tensors, each of which has bytes of its own."""
     if not isinstance(tensors, Mapping):
-        raise _rejected(f"a {type(tensors).__name__}, expected named tensors")
+        raise _rejected(fault("tensors", tensors, "named tensors"))
     checked = {}
     for name, tensor in tensors.items():
         if not is_text(name):
-            raise _rejected(f"name {show(name)}")
+            raise _rejected(fault("name of a tensor", name, "a string"))
         if not isinstance(tensor, torch.Tensor):
-            raise _rejected(f"{name}: a {type(tensor).__name__}")
+            raise _rejected(fault(name, tensor, "a tensor with bytes of its own"))
         if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             kind = "nested" if tensor.is_nested else "meta" if tensor.is_meta else tensor.layout
-            raise _rejected(f"{name}: a tensor without bytes of its own ({kind}, {tensor.dtype})")
+            raise _rejected(f"{name}: got {kind} {tensor.dtype}, expected a tensor with bytes of its own")
         if tensor.dtype not in DTYPES:
-            raise _rejected(f"{name}: dtype {tensor.dtype}")
+            raise _rejected(f"{name}: got {tensor.dtype}, expected a dtype that the contract names")
         checked[name] = tensor.detach()
     return checked
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Contiguous tensors in the host's memory that hold the elements in row-major order."""
+    """Yield contiguous tensors in the host's memory that hold the elements in row-major order."""
     lazy = tensor.is_conj() or tensor.is_neg()
     if tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy:
         yield tensor
@@ -151,7 +151,7 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _little_endian(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor in the host's memory: a view, where the host's own order is the digest's."""
+    """Return a contiguous host tensor's bytes: a view, where the host's own order is the digest's."""
     # Not reshape: a dimension of one element may have any stride and still count as contiguous.
     raw = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
     if sys.byteorder == "big":
@@ -177,7 +177,7 @@ class CallMedia:
 
 @frozen(eq=False)
 class PrefixRow:
-    """What a restore reads of a call's first prefix row: its extras as staged, and their commitment, in hex."""
+    """The part of a call's first prefix row that a restore reads: its staged extras, and their commitment in hex."""
 
     extras_metadata_json: bytes
     extras_digest: str
@@ -189,10 +189,10 @@ class PrefixRow:
 def cut_extras(
     extras: Mapping[str, Any] | None, media: CallMedia | None, scheme: str | None = None
 ) -> dict[str, Any] | None:
-    """The extras of the prefix row that a generation cut stages: the call's own, with spans and digest, and no pixels.
+    """Return the extras of the prefix row that a cut stages: the call's own, with spans and digest, and no pixels.
 
     ``scheme`` None takes the one that hashes the tensors where they are, see ``default_scheme``.
-    ``media`` None is a call outside media capture. Raises ``Rejected(MEDIA_CAPTURE_REJECTED)`` for spans that are none
+    ``media`` None is a call outside media capture. Raises ``Rejected(MEDIA_CAPTURE_REJECTED)`` for invalid spans
     and for tensors that cannot be hashed.
     """
     if media is None:
@@ -204,7 +204,7 @@ def cut_extras(
 
 
 def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
-    """``fresh``, once it is what the cut saw; None for a call that has no media, then and now.
+    """Return ``fresh`` once it is verified equal to the cut's media; None for a call without media then and now.
 
     Raises ``Rejected`` with ``MEDIA_CAPTURE_REJECTED`` where the row is not what was committed to or not what a cut
     writes, or ``fresh`` cannot be hashed, and with ``RETAINED_MEDIA_CHANGED`` where spans or tensors differ.
@@ -213,25 +213,39 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
     schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
     if MEDIA_SPANS not in extras and not schemes:
         if fresh.spans or fresh.tensors:
-            raise _rejected("the request has media, the prefix row has none")
+            expected = "spans and a digest in the prefix row, as the request has media"
+            raise _rejected(fault(MEDIA_SPANS, None, expected))
         return None
     if MEDIA_SPANS not in extras or len(schemes) != 1:
-        raise _rejected(f"the prefix row has {sorted(extras)}, expected {MEDIA_SPANS} and one digest")
+        raise _rejected(fault("extras", ", ".join(sorted(extras)), f"{MEDIA_SPANS} and one digest"))
     scheme = schemes[0]
     items, digest = _read(extras[MEDIA_SPANS], Code.MEDIA_CAPTURE_REJECTED), extras[MEDIA_DIGEST_FIELDS[scheme]]
     head = f"{scheme}:"
     if type(digest) is not str or not digest.startswith(head) or not is_hash(digest.removeprefix(head)):
-        raise _rejected(f"{MEDIA_DIGEST_FIELDS[scheme]}: {show(digest)}")
+        raise _rejected(fault(MEDIA_DIGEST_FIELDS[scheme], digest, f"{head} and 64 lowercase hex characters"))
     found = media_digest(fresh.tensors, scheme)
-    if _read(fresh.spans, Code.RETAINED_MEDIA_CHANGED) != items:
-        raise Rejected(Code.RETAINED_MEDIA_CHANGED, "other spans")
+    difference = _difference(_read(fresh.spans, Code.RETAINED_MEDIA_CHANGED), items)
+    if difference is not None:
+        raise Rejected(Code.RETAINED_MEDIA_CHANGED, difference)
     if found != digest:
-        raise Rejected(Code.RETAINED_MEDIA_CHANGED, f"tensors digest to {found}, the cut's to {digest}")
+        raise Rejected(Code.RETAINED_MEDIA_CHANGED, fault("tensors", found, f"{show(digest)}, the cut's digest"))
     return fresh
 
 
+def _difference(fresh: Sequence[Item], retained: Sequence[Item]) -> str | None:
+    """Return the first field of the fresh items that is not as at the cut."""
+    if len(fresh) != len(retained):
+        return fault(MEDIA_SPANS, len(fresh), f"{len(retained)} items, as at the cut")
+    for index, (found, wanted) in enumerate(zip(fresh, retained, strict=True)):
+        values = zip(ITEM_FIELDS, astuple(found, recurse=False), astuple(wanted, recurse=False), strict=True)
+        for name, value, expected in values:
+            if value != expected:
+                return fault(f"{MEDIA_SPANS}[{index}]: {name}", value, f"{show(expected)}, as at the cut")
+    return None
+
+
 def _committed(row: PrefixRow) -> dict[str, Any]:
-    """The row's extras, if they digest to its commitment."""
+    """Return the row's extras, if they digest to its commitment."""
     try:
         extras = read_metadata(row.extras_metadata_json)
         if row.routes is None or row.routed_experts_encoding == ROUTE_ENCODING_NONE:
@@ -242,7 +256,7 @@ def _committed(row: PrefixRow) -> dict[str, Any]:
     except ValueError as error:
         raise _rejected(str(error)) from None
     if actual != row.extras_digest:
-        raise _rejected(f"extras digest to {actual}, the row commits to {row.extras_digest}")
+        raise _rejected(fault("extras digest", actual, f"{show(row.extras_digest)}, the call's commitment"))
     return extras or {}
 
 

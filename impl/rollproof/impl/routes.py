@@ -5,34 +5,43 @@ The plan is made from base columns alone. Fragments are the rows of the route co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
-from rollproof.impl.assembly import Dims, RouteFragment, execute, read_metadata
+from rollproof.impl.assembly import Dims, RouteFragment, execute, expect_commitment, read_metadata
+from rollproof.impl.checks import fault, first_of
 from rollproof.impl.columns import column_rows
 from rollproof.impl.digest import extras_digest
-from rollproof.impl.envelope import decode_routes
 from rollproof.impl.lineage import ChainRow
-from rollproof.impl.outcomes import FinalizedRollout
-from rollproof.impl.plan import encode_plan, encoded_plan_size, has_routes, placeholder_plan, validate
+from rollproof.impl.outcomes import FinalizedRow
+from rollproof.impl.plan import (
+    RouteAssemblyPlan,
+    RouteSpan,
+    encode_plan,
+    encoded_plan_size,
+    has_routes,
+    placeholder_plan,
+    schema_of,
+    validate,
+)
+from rollproof.impl.route_boundary import sidecar_keys, unsupported_field
 from rollproof.impl.staged import StagedColumns
+from rollproof.impl.staging import StagingSource
 from rollproof.spec.constants import (
-    ROUTE_BOUNDARY_SIDECAR,
-    ROUTE_ENCODING_ENVELOPE,
-    ROUTE_ENCODING_LIST,
-    ROUTE_ENCODING_NONE,
+    AS_STAGED,
+    BOUNDARY_REQUIRED,
+    ROUTE_BOUNDARY,
+    ROUTE_BOUNDARY_INDEX,
+    ROUTE_ENCODING_ATTACHMENT,
     ROUTE_SENTINEL,
     ROUTED_EXPERTS,
 )
-from rollproof.spec.records import ReassemblerConfig, RouteAssemblyPlan, RouteSpan
+from rollproof.spec.records import ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
-
-if TYPE_CHECKING:
-    from rollproof.impl.staging import StagingSource
 
 __all__ = [
     "ChainRoutes",
@@ -43,56 +52,50 @@ __all__ = [
     "has_routes",
     "placeholder_plan",
     "rollout_plan",
-    "staged_columns",
 ]
-
-
-def staged_columns(extras: Mapping[str, Any] | None, delta_len: int) -> tuple[int, torch.Tensor | None]:
-    """How a call's routes are staged: (encoding, ``[1, delta_len, L, K]`` in the envelope's dtype), or (0, None).
-
-    Raises ``ValueError`` for routes that are none, or that are not as long as the call's tokens.
-    """
-    if extras is None or ROUTED_EXPERTS not in extras:
-        return ROUTE_ENCODING_NONE, None
-    payload = extras[ROUTED_EXPERTS]
-    try:
-        routes = decode_routes(payload)
-    except Rejected as rejected:
-        raise ValueError(rejected.reason) from None
-    if len(routes) != delta_len:
-        raise ValueError(f"{Code.ROUTED_LEN_MISMATCH.code}: {len(routes)} routes for {delta_len} tokens")
-    return ROUTE_ENCODING_ENVELOPE if type(payload) is str else ROUTE_ENCODING_LIST, routes[None]
 
 
 def rollout_plan(
     config: ReassemblerConfig, chain: ChainRow, staged: StagedColumns, owned_keys: Sequence[str]
 ) -> RouteAssemblyPlan:
-    """The valid plan of a verified chain. Raises ``Rejected`` with the first violated rule of section 6.
+    """Return the valid plan of a verified chain. Raises ``Rejected`` with the first violated rule of section 6.
 
-    The chain's link spans need no check of their own: ``ChainRow`` counts them off the calls' masks.
+    The chain's link spans need no check of their own: ``ChainRow`` counts them from the calls' masks.
     """
     calls = chain.calls.tolist()
     routed, tokens = staged.routed_lens[chain.calls], staged.fields["delta_len"][chain.calls]
+    foreign = staged.route_encodings[chain.calls] == ROUTE_ENCODING_ATTACHMENT
+    if foreign.any():
+        detail = fault("routed_experts_encoding", ROUTE_ENCODING_ATTACHMENT, "0, 1 or 2")
+        raise Rejected(Code.UNSUPPORTED_ROUTE_ENCODING, detail, subject=chain.model_call_ids[int(foreign.argmax())])
     wrong = (routed != 0) & (routed != tokens)
     if wrong.any():
         first = int(wrong.argmax())
-        raise Rejected(
-            Code.ROUTED_LEN_MISMATCH, f"{routed[first]} for {tokens[first]}", subject=chain.model_call_ids[first]
-        )
+        detail = fault("routed_len", int(routed[first]), f"0 or delta_len {tokens[first]}")
+        raise Rejected(Code.ROUTED_LEN_MISMATCH, detail, subject=chain.model_call_ids[first])
     extras = [_read_metadata(staged.extras_metadata_json[call]) for call in calls]
-    for call_id, value in zip(chain.model_call_ids, extras, strict=True):
-        if isinstance(value, dict) and ROUTE_BOUNDARY_SIDECAR in value:
-            raise Rejected(Code.UNSUPPORTED_ROUTE_BOUNDARY, subject=call_id)
+    indices = _boundary_indices(config, chain, extras, routed.tolist())
     keys = [f"{chain.rollout_id}/{call_id}" for call_id in chain.model_call_ids]
     commitments = chain.extras_commitments
-    columns = (keys, chain.carry_lens.tolist(), chain.generation_lens.tolist(), routed.tolist(), commitments)
+    columns = (keys, chain.carry_lens.tolist(), chain.generation_lens.tolist(), routed.tolist(), commitments, indices)
+    spans = tuple(
+        RouteSpan(
+            key,
+            carry,
+            generation,
+            length,
+            commitment.extras_digest_version,
+            commitment.extras_digest,
+            boundary_token_index=index,
+            repair_previous_token=index is not None,
+        )
+        for key, carry, generation, length, commitment, index in zip(*columns, strict=True)
+    )
     plan = validate(
         RouteAssemblyPlan(
+            schema_version=schema_of(spans),
             staging_partition=config.staging_partition,
-            spans=tuple(
-                RouteSpan(key, carry, generation, length, commitment.extras_digest_version, commitment.extras_digest)
-                for key, carry, generation, length, commitment in zip(*columns, strict=True)
-            ),
+            spans=spans,
             cleanup_staging_keys=tuple(owned_keys),
             expected_token_length=len(chain.token_ids),
         )
@@ -103,8 +106,31 @@ def rollout_plan(
     return plan
 
 
+def _boundary_indices(
+    config: ReassemblerConfig,
+    chain: ChainRow,
+    extras: Sequence[dict[str, Any] | ValueError | None],
+    routed: Sequence[int],
+) -> list[int | None]:
+    """Return per call of a chain where the token is that its sidecar is about, None without one (section 10)."""
+    repaired = config.route_boundary is not None
+    known = [value if isinstance(value, dict) else {} for value in extras]
+    for call_id, value in zip(chain.model_call_ids, known, strict=True):
+        field = unsupported_field(value, repaired=repaired)
+        if field is not None:
+            detail = fault("extras", field, "a boundary of section 10" if repaired else "no route boundary")
+            raise Rejected(Code.UNSUPPORTED_ROUTE_BOUNDARY, detail, subject=call_id)
+    indices: list[int | None] = [value.get(ROUTE_BOUNDARY_INDEX) for value in known]
+    if config.route_boundary == BOUNDARY_REQUIRED:
+        for call_id, parent_len, index in zip(chain.model_call_ids[1:], routed, indices[1:], strict=False):
+            if parent_len and index is None:
+                detail = fault(ROUTE_BOUNDARY, None, "the route of its parent's last token")
+                raise Rejected(Code.MISSING_ROUTE_BOUNDARY, detail, subject=call_id)
+    return indices
+
+
 def _read_metadata(data: bytes) -> dict[str, Any] | ValueError | None:
-    """Staged extras, or why they are none."""
+    """Return staged extras, or why they are not valid."""
     try:
         return read_metadata(data)
     except ValueError as error:
@@ -112,19 +138,27 @@ def _read_metadata(data: bytes) -> dict[str, Any] | ValueError | None:
 
 
 def _check_routeless(span: RouteSpan, extras: dict[str, Any] | ValueError | None) -> None:
-    """A call without routes has extras without any: a forged routed_len of 0 must not turn them into sentinels."""
+    """Check that a call without routes has extras without any: a forged routed_len of 0 must not drop routes."""
     try:
         if isinstance(extras, ValueError):
             raise extras
-        intact = extras_digest(extras) == span.extras_digest
+        expect_commitment(extras_digest(extras), span.extras_digest)
     except ValueError as error:
         raise _assembly(Code.FRAGMENT_INTEGRITY, f"{span.staging_key}: {error}") from None
-    if not intact:
-        raise _assembly(Code.FRAGMENT_INTEGRITY, f"{span.staging_key}: it staged more than its row says")
 
 
 def _assembly(code: Code, detail: str) -> Rejected:
     return Rejected(Code.ROUTE_ASSEMBLY, detail, subject=code.code)
+
+
+def _read_column(source: StagingSource, keys: Sequence[str], name: str) -> Any:
+    """Return a route column of these rows, or None where the plane says that one of them has none."""
+    try:
+        return source.read(keys, [name]).get(name, None)
+    except Rejected as rejected:
+        if rejected.code is Code.INVALID_STAGING_ROW:
+            return None
+        raise
 
 
 @frozen(eq=False, slots=False)
@@ -139,7 +173,7 @@ class ChainRoutes:
     def fragments(self) -> dict[int, RouteFragment]:
         """The fragments of the chain's routed calls, by their position in the manifest; none if one is missing.
 
-        A data plane drops a column that any row of a batch lacks: then the routed calls are read again by themselves
+        A data plane drops a column that any row of a batch lacks: then the routed calls are read again separately
         (D15), and if the column is still not there, one of them has none.
         """
         staged, call_ids = self.staged, self.staged.fields["model_call_id"]
@@ -147,10 +181,10 @@ class ChainRoutes:
         column, positions = staged.routed_experts, routed
         if column is None and routed:
             keys = [f"{self.chain.rollout_id}/{call_ids[call]}" for call in routed]
-            column = self.source.read(keys, [ROUTED_EXPERTS]).get(ROUTED_EXPERTS, None)
+            column = _read_column(self.source, keys, ROUTED_EXPERTS)
             positions = list(range(len(routed)))
         try:
-            rows = [] if column is None else column_rows(column)
+            rows = [] if column is None else column_rows(column, ROUTED_EXPERTS)
         except ValueError:
             rows = []
         if not rows:
@@ -164,9 +198,9 @@ class ChainRoutes:
 def assemble_directly(
     config: ReassemblerConfig, plan: RouteAssemblyPlan, fetched: ChainRoutes, dims: Dims | None
 ) -> tuple[torch.Tensor | None, Dims | None]:
-    """The row's routes, int16 ``[tokens, L, K]``, or None where its calls staged none; and (L, K) as known after it.
+    """Return the row's int16 routes ``[tokens, L, K]``, or None where its calls staged none; and (L, K) after it.
 
-    ``dims`` None lets the rollout itself say (L, K). Raises ``Rejected(ROUTE_ASSEMBLY)``, subject the reason.
+    With ``dims`` None the rollout itself determines (L, K). Raises ``Rejected(ROUTE_ASSEMBLY)``, subject the reason.
     """
     if not has_routes(plan):
         return None, dims
@@ -178,6 +212,7 @@ def assemble_directly(
             plan.expected_token_length,
             num_experts=config.num_experts,
             allow_repeated_experts=config.allow_repeated_experts,
+            route_boundary=config.route_boundary or AS_STAGED,
         )
     except Rejected as rejected:
         if rejected.code is Code.MISSING_STAGING_ROW:
@@ -187,16 +222,40 @@ def assemble_directly(
 
 
 def _fragments(plan: RouteAssemblyPlan, fetched: ChainRoutes) -> dict[str, RouteFragment]:
-    """The chain's fragments by staging key."""
+    """Return the chain's fragments by staging key."""
     found = fetched.fragments
     keys = {call: span.staging_key for span, call in zip(plan.spans, fetched.chain.calls.tolist(), strict=True)}
     if not found:
-        raise Rejected(Code.MISSING_FRAGMENT, f"one of {', '.join(keys.values())}")
-    return {keys[call]: fragment for call, fragment in found.items()}
+        routed = [span.staging_key for span in plan.spans if span.staged_route_len]
+        raise Rejected(Code.MISSING_FRAGMENT, f"{first_of(routed)}: {fault(ROUTED_EXPERTS, None, 'routes')}")
+    fragments = {keys[call]: fragment for call, fragment in found.items()}
+    return fragments | _with_sidecars(fragments, sidecar_keys(plan), fetched.source)
 
 
-def group_routes(rollouts: Sequence[FinalizedRollout], lengths: Sequence[int], dims: Dims) -> torch.Tensor:
-    """The route column of a group: int16, jagged ``[N, j, L, K]``; all sentinel where a rollout has no routes."""
+def _with_sidecars(
+    fragments: dict[str, RouteFragment], keys: Sequence[str], source: StagingSource
+) -> dict[str, RouteFragment]:
+    """Return the fragments of these rows with their sidecars, from one read of exactly these rows (section 10)."""
+    if not keys:
+        return {}
+    # The data plane may use the memory of its last answer again.
+    owned = [evolve(fragments[key], routes=fragments[key].routes.clone()) for key in keys]
+    for key in fragments.keys() - set(keys):
+        fragments[key] = evolve(fragments[key], routes=fragments[key].routes.clone())
+    try:
+        column = _read_column(source, keys, ROUTE_BOUNDARY)
+        rows = [] if column is None else column_rows(column, ROUTE_BOUNDARY)
+    except Rejected as rejected:
+        raise Rejected(Code.MISSING_FRAGMENT, rejected.detail) from None
+    except ValueError:
+        rows = []
+    if not rows:
+        raise Rejected(Code.MISSING_FRAGMENT, f"{first_of(keys)}: {fault(ROUTE_BOUNDARY, None, 'sidecars')}")
+    return {key: evolve(one, boundary=row) for key, one, row in zip(keys, owned, rows, strict=True)}
+
+
+def group_routes(rollouts: Sequence[FinalizedRow], lengths: Sequence[int], dims: Dims) -> torch.Tensor:
+    """Return a group's route column: int16, jagged ``[N, j, L, K]``; all sentinel where a rollout has no routes."""
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
     torch.cumsum(torch.tensor(lengths), 0, out=offsets[1:])
     values = torch.empty((sum(lengths), *dims), dtype=torch.int16)

@@ -1,4 +1,4 @@
-"""Choosing the terminal call from parent links when nobody declared one (section 3), in one pass over the links."""
+"""Choosing the terminal call from parent links when none was declared (section 3), in one pass over the links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollproof.spec.records import CallRecord, TerminalSelection
 
 
 def select_terminal(records: Sequence[CallRecord]) -> TerminalSelection:
-    """The terminal call of a manifest, or the reason that there is none.
+    """Return the terminal call of a manifest, or the reason that there is none.
 
     Roots, and the children at each step down, that were continued are preferred; the earliest admitted root wins, and
     two preferred children are ambiguous. Cost is linear in the number of records.

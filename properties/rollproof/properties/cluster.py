@@ -1,7 +1,7 @@
 """Work spread over a running Ray cluster, by the processes that a command without Ray would start on its own machine.
 
-A worker is a Ray actor that keeps one such process. So the work meets what it meets without Ray, Ray feels nothing of
-the limits and tracers that the work sets on its process, and an actor is free to pass on that the work is to stop.
+A worker is a Ray actor that keeps one such process. So the work finds the same conditions as without Ray, Ray is not
+affected by limits and tracers that the work sets on its process, and an actor can pass on the signal to stop.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import asyncio
 import logging
 import os
 import platform
-import signal
 import socket
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from pickle import dumps, loads
 from typing import Any, Final, TypeVar
@@ -28,14 +25,12 @@ from typing import Any, Final, TypeVar
 from attrs import define, field, frozen
 
 from rollproof.properties.errors import InputError
+from rollproof.properties.processes import Begin, Processes, processes
 
 Result = TypeVar("Result")
 
-Begin = Callable[[Any], None]
-"""Called first in every worker's process, with an event that is set once the work is to stop."""
-
-RAY_HELP: Final = "Let a running Ray cluster do the work, e.g. auto or HOST:PORT; results do not depend on it."
-"""Of the option by which a command is told so."""
+RAY_HELP: Final = "Run on this Ray cluster: auto or HOST:PORT; does not affect results."
+"""Help of the option --ray."""
 
 REACH_SECONDS: Final = 5.0
 FRAME_HEADER: Final = 9
@@ -55,19 +50,19 @@ TRIES: Final = 3
 """How many workers may be lost over one task. A task has no effects, so another one may do it again."""
 
 SAME: Final = ("rollproof", "hypothesis", "torch")
-"""What has to be the same on every machine, beside Python, or the results would differ."""
+"""Packages that must have the same version on every machine, like Python, or the results would differ."""
 
 
 @frozen
 class Cluster:
-    """A cluster that this process is connected to, and how many workers to have there."""
+    """A cluster that this process is connected to, and how many workers to have on it."""
 
     address: str
     size: int
 
     @contextmanager
     def workers(self, begin: Begin, stop: Callable[[], bool], most: int | None = None) -> Iterator[Workers]:
-        """``size`` workers, ``most`` at most, while the context is open.
+        """Have ``size`` workers, ``most`` at most, while the context is open.
 
         Raises ``InputError`` where they do not start, or have other versions than this process.
         """
@@ -105,13 +100,22 @@ class Cluster:
 
 
 def placed(address: str | None, size: int | None, alone: int) -> AbstractContextManager[int | Cluster]:
-    """Where a command's work is done: on a cluster, or in so many processes of this machine, ``alone`` by default."""
+    """Return where a command works: on a cluster, or in several processes of this machine, ``alone`` by default."""
     return nullcontext(size or alone) if address is None else joined(address, size)
+
+
+def workers(
+    place: int | Cluster, begin: Begin, stop: Callable[[], bool], most: int, preload: Sequence[str]
+) -> AbstractContextManager[Workers | Processes]:
+    """Return a context with workers at a place, ``most`` at most."""
+    if isinstance(place, Cluster):
+        return place.workers(begin, stop, most)
+    return processes(min(place, most), begin, stop, preload=preload)
 
 
 @contextmanager
 def joined(address: str, size: int | None) -> Iterator[Cluster]:
-    """A connection to a running cluster while the context is open; a process that has one already keeps it.
+    """Connect to a running cluster while the context is open; a process that has a connection already keeps it.
 
     ``address`` is what ``ray.init`` takes. Without ``size`` there are as many workers as processors are free.
     Raises ``InputError`` where Ray is not installed, the cluster does not answer, or it is too small.
@@ -130,7 +134,7 @@ def joined(address: str, size: int | None) -> Iterator[Cluster]:
         offered = int(resources.cluster_resources().get("CPU", 0))
         free = int(resources.available_resources().get("CPU", 0))
         if size is not None and size > offered:
-            raise InputError(f"--ray {address}: {size} workers asked for, expected at most its {offered} processors")
+            raise InputError(f"--ray {address}: {size} workers requested, expected at most its {offered} processors")
         if size is None and not free:
             raise InputError(f"--ray {address}: none of its {offered} processors is free")
         yield Cluster(address, free if size is None else size)
@@ -140,7 +144,7 @@ def joined(address: str, size: int | None) -> Iterator[Cluster]:
 
 
 def _connect(address: str) -> None:
-    """Connect, or say at once what is wrong: left alone, Ray tries for minutes."""
+    """Connect, or report at once what is wrong: otherwise Ray tries for minutes."""
     import ray
 
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -157,12 +161,12 @@ def _connect(address: str) -> None:
 
 
 def _reach(host: str, port: int) -> None:
-    """Raises ``OSError`` where nothing answers, or something that is no gRPC server, as Ray's dashboard."""
+    """Raise ``OSError`` where nothing answers, or something that is not a gRPC server, such as Ray's dashboard."""
     with socket.create_connection((host, port), REACH_SECONDS) as connection:
         if os.environ.get("RAY_USE_TLS", "0") == "0":
             connection.sendall(HTTP_2)
             if connection.recv(FRAME_HEADER)[3:4] != SETTINGS:
-                raise OSError(f"what answers at port {port} is not Ray")
+                raise OSError(f"the server at port {port} is not Ray")
 
 
 # ── here ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,12 +177,12 @@ class _Task:
     pickled: bytes
     tries: int = 0
     answer: Callable[[], Any] | None = None
-    """Gives the result or raises the error; None until one of them is there."""
+    """Gives the result or raises the error; None until one of them is known."""
 
 
 @define(eq=False)
 class Workers:
-    """Hands tasks to whichever worker has room. ``stop`` says when the workers are to be told to stop."""
+    """Gives tasks to whichever worker has room. ``stop`` says when the workers are to be told to stop."""
 
     address: str
     _actors: list[Any]
@@ -192,7 +196,7 @@ class Workers:
         return len(self._actors)
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
-        """Have ``work`` called in a worker; what comes back waits for its result, and raises its error.
+        """Have ``work`` called in a worker; the function returned waits for its result, and raises its error.
 
         A task whose worker is lost is given to another one. It raises ``InputError`` where none is left.
         """
@@ -224,7 +228,7 @@ class Workers:
         return task.answer()
 
     def _take(self, reference: Any) -> None:
-        """Note what came of a task."""
+        """Record the outcome of a task."""
         import ray
 
         actor, task = self._under_way.pop(reference)
@@ -260,47 +264,28 @@ class _Worker:
         with suppress(OSError):
             os.chdir(folder)
         sys.path += [place for place in places if place not in sys.path]
-        context = get_context("spawn")
-        self._bell = context.Event()
-        self._process = ProcessPoolExecutor(1, context, initializer=_enter, initargs=(begin, self._bell))
+        self._open = ExitStack()
+        spawning = get_context("spawn")
+        self._process = self._open.enter_context(processes(1, partial(_begin, begin), context=spawning))
 
     async def run(self, task: bytes) -> bytes:
         """Do a task in the process."""
-        return await asyncio.wrap_future(self._process.submit(_do, task))
+        return await asyncio.wrap_future(self._process.start(_do, task))
 
     async def ring(self) -> None:
         """Tell the process to stop."""
-        self._bell.set()
+        self._process.ring()
 
 
-_FAILED: list[Exception] = []
-"""In a worker's process: why it could not begin."""
-
-
-def _enter(begin: bytes, bell: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_actor, daemon=True).start()
-    try:
-        loads(begin)(bell)
-    except Exception as error:
-        _FAILED.append(error)
-
-
-def _end_with_actor() -> None:
-    """An actor may be killed at any time, and could not tell its process."""
-    actor = parent_process()
-    if actor is not None:
-        actor.join()
-        os._exit(1)
+def _begin(begin: bytes, bell: Any) -> None:
+    loads(begin)(bell)
 
 
 def _do(task: bytes) -> bytes:
-    if _FAILED:
-        raise _FAILED[0]
     work, arguments = loads(task)
     return dumps(work(*arguments))
 
 
 def versions() -> dict[str, str]:
-    """What this process runs on."""
+    """Return the versions that this process runs on."""
     return {"Python": platform.python_version()} | {name: version(name).partition("+")[0] for name in SAME}

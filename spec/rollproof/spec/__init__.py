@@ -1,10 +1,27 @@
-"""What must hold when training rows are rebuilt from rollouts, as readable, executable Python.
+"""The rules for rebuilding training rows from rollouts, as readable, executable Python.
 
-Read the chapters in the contract's order: ``constants`` and ``records`` (the vocabulary), ``rejections`` (every
-refusal), ``tensor`` and ``digest`` (section 2), ``receipt`` and ``staged`` (sections 3 and 9), ``terminal``
-(section 3), ``lineage`` (section 4), ``rollout`` (section 5), ``routes`` (section 6), ``bundles``, ``spans``,
-``media``, ``retained`` and ``completion`` (section 7), ``group`` (section 8) and ``invariants`` (the catalogue that
-everything else reports against).
+Read the modules in this order; everything outside ``judge`` is the contract.
+
+The vocabulary: ``constants`` (names and numbers), ``tensor`` (a tensor as dtype, shape and bytes), ``rejections``
+(every refusal), ``records`` (the values that chapters hand to each other), ``values`` (section 1: what each may be).
+
+Sections 2 and 3, one call and one receipt: ``digest``, ``receipt``, ``terminal``. Section 9, a staged row: ``staged``.
+
+Section 4, a verified chain: ``lineage``. Section 6, its routes: ``envelope`` and ``extras`` (how they are staged, and
+when they are trusted), ``plan``, ``assembly``, ``routes``, ``replay``; section 10, the one token that a call has no
+route for: ``route_boundary``. Section 7, its media: ``bundles``, ``spans``, ``media``; across a generation cut:
+``blake3``, ``retained``, ``completion``. Section 12, what else the sampler said: ``sampler``.
+
+Sections 5 and 8, from receipts to published rows: ``plane`` (the data plane), ``outcomes``, ``rollout``, ``metrics``,
+``advisories``, ``rows``, ``group``.
+
+Section 14, what holds for every framework, with or without receipts: ``portable`` (calls, rows, policies), ``merge``,
+``align``, ``advantage``, ``media_rows``.
+
+``judge`` sends requests to implementations and judges the answers; no chapter imports it: ``judge.views`` and
+``judge.staging`` (how tensors and a staging partition are handed over), ``judge.area``, ``judge.requests`` and
+``judge.portable`` (what is asked), ``judge.oracle`` (the contract's own answers), ``judge.latitude`` (what answers may
+differ in), ``judge.contexts`` (what a row's position is), ``judge.invariant``, ``judge.rules`` and ``judge.catalogue``.
 
 Nothing here performs I/O, caches, or optimises: the reader is someone who re-implements it in another language.
 """

@@ -7,39 +7,24 @@ one and never narrowed. Where nothing was captured the result is the sentinel, a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from attrs import frozen
-
-from rollproof.spec.constants import (
-    ROUTE_ENCODING_ENVELOPE,
-    ROUTE_ENCODING_LIST,
-    ROUTE_SENTINEL,
-    ROUTED_EXPERTS,
-)
-from rollproof.spec.digest import extras_digest
-from rollproof.spec.envelope import INT16_MAX, LIST_DTYPE, ROUTE_RANK, encode_routes, nested_lists
+from rollproof.spec.constants import AS_STAGED, ROUTE_SENTINEL, ROUTED_EXPERTS, UNREPAIRED_SENTINEL
+from rollproof.spec.envelope import INT16_MAX, ROUTE_RANK
+from rollproof.spec.extras import RouteFragment, committed_extras
 from rollproof.spec.outcomes import Dims
-from rollproof.spec.plan import SpanMode, sentinel_and_used, span_mode
+from rollproof.spec.plan import fragment_use
 from rollproof.spec.records import RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.route_boundary import check_announced, check_sidecar, repairs, unrepaired_positions
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import fault, show
 
 PUBLISHED_DTYPE: Final = "int16"
 
 TokenRoutes: TypeAlias = tuple[Any, ...]
 """One token's expert ids, layer by layer: ``L * K`` ints."""
-
-
-@frozen
-class RouteFragment:
-    """One call's routes as staged: ``[T, L, K]``, how they were encoded, and the rest of the call's extras."""
-
-    routes: Tensor
-    encoding: int
-    extras_metadata_json: bytes
 
 
 def execute(
@@ -50,32 +35,43 @@ def execute(
     *,
     num_experts: int | None = None,
     allow_repeated_experts: bool = False,
+    route_boundary: str = AS_STAGED,
 ) -> Tensor:
-    """The int16 routes ``[canonical_len, L, K]`` of a row, from a valid plan and its fragments by staging key.
+    """Return the int16 routes ``[canonical_len, L, K]`` of a row, from a valid plan and its fragments by staging key.
 
-    ``dims`` is (L, K); where nobody knows it yet, the first fragment that the plan uses says it, and there must be
-    one. Fragments that no span names are ignored. Raises ``Rejected`` with the first violated rule of section 6.
+    ``dims`` is (L, K); where it is not yet known, the first fragment that the plan uses determines it, and there must
+    be one. Fragments that no span names are ignored. ``route_boundary`` says what becomes of a boundary token that no
+    sidecar repairs (section 10). Raises ``Rejected`` with the first violated rule of section 6.
     """
     if canonical_len != plan.expected_token_length:
-        raise Rejected(
-            Code.CANONICAL_LENGTH_MISMATCH, f"a row of {canonical_len} tokens, a plan of {plan.expected_token_length}"
-        )
+        expected = f"{canonical_len}, the length of the row"
+        detail = fault("expected_token_length", plan.expected_token_length, expected)
+        raise Rejected(Code.CANONICAL_LENGTH_MISMATCH, detail)
     row: list[TokenRoutes | None] = []
     for span in plan.spans:
-        leading, first, used = sentinel_and_used(span.carry_len, span.generation_len, span.staged_route_len)
-        row += [None] * leading
-        if span_mode(span) is SpanMode.SENTINEL:
+        use = fragment_use(span.carry_len, span.generation_len, span.staged_route_len)
+        position = len(row)
+        row += [None] * use.unrouted
+        if not use.rows:
             continue
         fragment = fragments.get(span.staging_key)
         if fragment is None:
-            raise Rejected(Code.MISSING_FRAGMENT, span.staging_key)
-        check_integrity(fragment, span.staging_key, span.extras_digest)
+            raise Rejected(Code.MISSING_FRAGMENT, missing_fragment(span))
+        check_integrity(fragment, span)
         dims = check_shape(fragment.routes, span, dims)
+        check_sidecar(fragment, span, dims)
         check_ids(fragment.routes, span.staging_key, num_experts, allow_repeated_experts)
-        row += list(token_routes(fragment.routes))[first : first + used]
+        if fragment.boundary is not None:
+            check_ids(fragment.boundary, span.staging_key, num_experts, allow_repeated_experts)
+        row += list(token_routes(fragment.routes))[use.first : use.first + use.rows]
+        if fragment.boundary is not None and repairs(span):
+            write_sidecar(row, position, fragment.boundary)
     if plan.spans and len(row) != canonical_len:
-        raise Rejected(Code.ASSEMBLED_LENGTH_MISMATCH, f"{len(row)} tokens for a row of {canonical_len}")
+        raise Rejected(Code.ASSEMBLED_LENGTH_MISMATCH, fault("tokens of all spans", len(row), str(canonical_len)))
     row += [None] * (canonical_len - len(row))
+    if route_boundary == UNREPAIRED_SENTINEL:
+        for position in unrepaired_positions(plan):
+            row[position] = None
     if dims is None:
         raise ValueError("(L, K) is unknown, and no fragment says it")
     layers, experts = dims
@@ -84,20 +80,30 @@ def execute(
     return Tensor.of(PUBLISHED_DTYPE, ids, (canonical_len, layers, experts))
 
 
+def write_sidecar(row: list[TokenRoutes | None], position: int, sidecar: Tensor) -> None:
+    """Put a sidecar in the place of the route before ``position``, an all-sentinel one too (section 10)."""
+    row[position - 1] = next(token_routes(sidecar))
+
+
+def missing_fragment(span: RouteSpan) -> str:
+    """Return the text of an error: the plan needs a fragment that is not there."""
+    return f"{span.staging_key}: {fault(ROUTED_EXPERTS, None, f'{span.staged_route_len} routes')}"
+
+
 def all_sentinel(length: int, dims: Dims) -> Tensor:
-    """The routes of ``length`` tokens for which nothing was captured."""
+    """Return the routes of ``length`` tokens for which nothing was captured."""
     layers, experts = dims
     return Tensor.of(PUBLISHED_DTYPE, [ROUTE_SENTINEL] * (length * layers * experts), (length, layers, experts))
 
 
 def token_routes(routes: Tensor) -> Iterator[TokenRoutes]:
-    """Token by token, the ids of all its layers."""
+    """Yield, token by token, the ids of all its layers."""
     ids, width = routes.values(), routes.shape[1] * routes.shape[2]
     return (ids[start : start + width] for start in range(0, len(ids), width))
 
 
 def vectors(routes: Tensor) -> Iterator[TokenRoutes]:
-    """Token by token and layer by layer, the ``K`` ids that the router chose."""
+    """Yield, token by token and layer by layer, the ``K`` ids that the router chose."""
     ids, width = routes.values(), routes.shape[2]
     return (ids[start : start + width] for start in range(0, len(ids), width))
 
@@ -105,85 +111,53 @@ def vectors(routes: Tensor) -> Iterator[TokenRoutes]:
 # ── integrity ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_integrity(fragment: RouteFragment, key: str, commitment: str) -> None:
-    """The fragment is what the call's extras held when its digest was made.
+def check_integrity(fragment: RouteFragment, span: RouteSpan) -> None:
+    """Check that the fragment is what the call's extras held when its digest was made.
 
     Neither the staged length nor the encoding is covered by a digest. A wrong encoding rebuilds other extras, and a
     wrong length is caught by the shape.
     """
     try:
-        actual = extras_digest(extras_around(fragment))
-    except (ValueError, Rejected) as error:
-        raise Rejected(Code.FRAGMENT_INTEGRITY, f"{key}: {error}") from None
-    if actual != commitment:
-        raise Rejected(Code.FRAGMENT_INTEGRITY, f"{key}: extras digest to {actual}, committed was {commitment}")
-
-
-def extras_around(fragment: RouteFragment) -> dict[str, Any]:
-    """The call's extras with its routes put back; ``ValueError`` or ``Rejected`` where there are none."""
-    extras = read_metadata(fragment.extras_metadata_json) or {}
-    if fragment.encoding == ROUTE_ENCODING_ENVELOPE:
-        return {**extras, ROUTED_EXPERTS: encode_routes(fragment.routes)}
-    if fragment.encoding == ROUTE_ENCODING_LIST and fragment.routes.dtype == LIST_DTYPE:
-        return {**extras, ROUTED_EXPERTS: nested_lists(fragment.routes)}
-    raise ValueError(f"encoding {fragment.encoding} of {fragment.routes.dtype} routes")
-
-
-def read_metadata(data: bytes) -> dict[str, Any] | None:
-    """A call's extras without its routes: a JSON object, or null. ``ValueError`` for anything else.
-
-    A name that occurs twice has no one value, and routes belong into their own column: with a copy of them here, a
-    forged ``routed_len`` of 0 would agree with the commitment and still lose them.
-    """
-    try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=distinct_names)
-    except RecursionError:
-        raise ValueError("extras metadata is nested too deep") from None
-    if value is not None and type(value) is not dict:
-        raise ValueError(f"extras metadata is a {type(value).__name__}, expected an object or null")
-    if value is not None and ROUTED_EXPERTS in value:
-        raise ValueError(f"extras metadata holds {ROUTED_EXPERTS}")
-    return value
-
-
-def distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose names are distinct."""
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("extras metadata repeats a name")
-    return result
+        check_announced(fragment)
+        committed_extras(span.extras_digest, fragment.extras_metadata_json, fragment)
+    except ValueError as error:
+        raise Rejected(Code.FRAGMENT_INTEGRITY, f"{span.staging_key}: {error}") from None
 
 
 # ── shape and ids ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_shape(routes: Tensor, span: RouteSpan, dims: Dims | None) -> Dims:
-    """Rank 3, as many tokens as the plan says, and the model's (L, K), which is the answer."""
+    """Check for rank 3, as many tokens as the plan says, and the model's (L, K), which is returned."""
     where = span.staging_key
     if len(routes.shape) != ROUTE_RANK:
-        raise Rejected(Code.FRAGMENT_RANK, f"{where}: shape {list(routes.shape)}")
+        raise Rejected(Code.FRAGMENT_RANK, f"{where}: {fault('shape', routes.shape, '[tokens, layers, experts]')}")
     tokens, layers, experts = routes.shape
     if tokens != span.staged_route_len:
-        raise Rejected(Code.FRAGMENT_LENGTH, f"{where}: {tokens} tokens, the plan says {span.staged_route_len}")
+        expected = f"{span.staged_route_len}, as planned"
+        raise Rejected(Code.FRAGMENT_LENGTH, f"{where}: {fault('routes', tokens, expected)}")
     if dims is not None and (layers, experts) != dims:
-        raise Rejected(Code.FRAGMENT_MODEL_SHAPE, f"{where}: (L, K) is {(layers, experts)}, expected {dims}")
+        raise Rejected(Code.FRAGMENT_MODEL_SHAPE, f"{where}: {fault('(L, K)', (layers, experts), show(dims))}")
     return layers, experts
 
 
 def check_ids(routes: Tensor, key: str, num_experts: int | None, allow_repeated_experts: bool) -> None:
-    """Every id of the fragment, also of rows that a tail drops (decisions D7, D8 and D20).
+    """Check every id of routes, also of rows that a tail drops (decisions D7, D8 and D20).
 
-    The three rules one after the other, each over the whole fragment.
+    The three rules are checked one after the other, each over all of the routes.
     """
     limit = INT16_MAX + 1 if num_experts is None else min(num_experts, INT16_MAX + 1)
     for expert in routes.values():
         if expert != ROUTE_SENTINEL and not 0 <= expert < limit:
-            raise Rejected(Code.FRAGMENT_VALUE_RANGE, f"{key}: expert {expert}, expected -1 or less than {limit}")
+            expected = f"-1, or an id below {limit}"
+            raise Rejected(Code.FRAGMENT_VALUE_RANGE, f"{key}: {fault('expert id', expert, expected)}")
     for vector in vectors(routes):
         if ROUTE_SENTINEL in vector and set(vector) != {ROUTE_SENTINEL}:
-            raise Rejected(Code.FRAGMENT_PARTIAL_SENTINEL, f"{key}: {vector}")
+            expected = "only -1, or none"
+            raise Rejected(Code.FRAGMENT_PARTIAL_SENTINEL, f"{key}: {fault('experts of a layer', vector, expected)}")
     if allow_repeated_experts:
         return
     for vector in vectors(routes):
         if ROUTE_SENTINEL not in vector and len(set(vector)) != len(vector):
-            raise Rejected(Code.FRAGMENT_DUPLICATE_EXPERT, f"{key}: {vector}")
+            expected = "distinct ids"
+            raise Rejected(Code.FRAGMENT_DUPLICATE_EXPERT, f"{key}: {fault('experts of a layer', vector, expected)}")

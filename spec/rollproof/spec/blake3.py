@@ -1,9 +1,9 @@
 """BLAKE3, the hash of ``media-blake3-v1`` (section 7), as its public specification describes it.
 
-Why a second hash: SHA-256 is one long chain, block after block, so it runs on one core and at that core's speed.
-BLAKE3 hashes chunks of 1,024 bytes independently and joins them in a binary tree, so that an accelerator can hash a
-tensor in its own memory, with all its lanes, and hand back 32 bytes. Only the plain hash of 32 bytes is needed here: no
-key, no derived keys, no longer output.
+There is a second hash because SHA-256 is one long chain, block after block, so it runs on one core and at that core's
+speed. BLAKE3 hashes chunks of 1,024 bytes independently and joins them in a binary tree, so that an accelerator can
+hash a tensor in its own memory, with all its lanes, and hand back 32 bytes. Only the plain hash of 32 bytes is needed
+here: no key, no derived keys, no longer output.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ ROUNDS: Final = 7
 
 
 def blake3(data: bytes) -> bytes:
-    """The hash of ``data``: 32 bytes."""
+    """Return the hash of ``data``: 32 bytes."""
     chunks = [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)] or [b""]
     if len(chunks) == 1:
         return to_bytes(chunk_value(chunks[0], 0, ROOT))
     values = [chunk_value(chunk, index, 0) for index, chunk in enumerate(chunks)]
     while len(values) > 2:
-        values = [join(*values[at : at + 2], flags=0) for at in range(0, len(values), 2)]
-    return to_bytes(join(*values, flags=ROOT))
+        values = [parent(*values[at : at + 2], flags=0) for at in range(0, len(values), 2)]
+    return to_bytes(parent(*values, flags=ROOT))
 
 
 def chunk_value(chunk: bytes, index: int, flags: int) -> Words:
-    """The chaining value of one chunk: its blocks, one on top of the other. ``flags`` count at the last block."""
+    """Return the chaining value of one chunk: its blocks, one on top of the other.
+
+    ``flags`` count at the last block.
+    """
     value = INITIAL
     starts = range(0, len(chunk), BLOCK_BYTES) or range(1)
     for start in starts:
@@ -60,15 +63,15 @@ def chunk_value(chunk: bytes, index: int, flags: int) -> Words:
     return value
 
 
-def join(left: Words, right: Words | None = None, *, flags: int) -> Words:
-    """The chaining value of two neighbours in the tree. The last of an odd number moves up as it is."""
+def parent(left: Words, right: Words | None = None, *, flags: int) -> Words:
+    """Return the chaining value of two neighbours in the tree. The last of an odd number moves up as it is."""
     if right is None:
         return left
     return compress(INITIAL, left + right, 0, BLOCK_BYTES, PARENT | flags)
 
 
 def compress(value: Words, block: Words, counter: int, length: int, flags: int) -> Words:
-    """The compression function: a new chaining value from the old one and a block of ``length`` bytes."""
+    """Compress: return a new chaining value from the old one and a block of ``length`` bytes."""
     state = [*value, *INITIAL[:4], counter % 2**32, counter >> 32, length, flags]
     for _ in range(ROUNDS):
         for place, (a, b, c, d) in enumerate(COLUMNS + DIAGONALS):
@@ -78,7 +81,7 @@ def compress(value: Words, block: Words, counter: int, length: int, flags: int) 
 
 
 def mix(state: list[int], a: int, b: int, c: int, d: int, x: int, y: int) -> None:
-    """The quarter round: stir two words of the block into four of the state."""
+    """Run the quarter round: stir two words of the block into four of the state."""
     for word, first, second in ((x, 16, 12), (y, 8, 7)):
         state[a] = (state[a] + state[b] + word) % 2**32
         state[d] = rotated(state[d] ^ state[a], first)
@@ -87,10 +90,10 @@ def mix(state: list[int], a: int, b: int, c: int, d: int, x: int, y: int) -> Non
 
 
 def rotated(word: int, bits: int) -> int:
-    """A 32-bit word, rotated to the right."""
+    """Return a 32-bit word, rotated to the right."""
     return (word >> bits | word << (32 - bits)) % 2**32
 
 
 def to_bytes(value: Words) -> bytes:
-    """Words as bytes, little-endian."""
+    """Return words as bytes, little-endian."""
     return struct.pack("<8I", *value)

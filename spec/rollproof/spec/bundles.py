@@ -1,4 +1,4 @@
-"""Media bundles: the pixels that one call brought, how calls join, and what a trainer gets (section 7).
+"""Media bundles: the pixels that one call brought, how calls join, and the trainer's layout (section 7).
 
 A bundle is what an engine hands over with a call: packed patches ``imgs`` ``[1, patches, 3*P*P]``, their sizes in
 pixels ``imgs_sizes`` ``[n, 2]`` (height, width), and for videos the frames of each, ``num_frames`` ``[videos]``. Pixels
@@ -25,7 +25,7 @@ from rollproof.spec.constants import (
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.staged import Row, column
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.values import expect, show
+from rollproof.spec.values import expect, fault, show
 
 Bundle: TypeAlias = Mapping[str, Tensor]
 
@@ -37,11 +37,11 @@ MAX_GEOMETRY: Final = 2**31 - 1
 
 
 def check_bundle(bundle: Mapping[Any, Any]) -> None:
-    """The bundle is one: its tensors, their dtypes and shapes, and numbers that add up."""
-    unknown = [name for name in bundle if name not in BUNDLE_NAMES]
-    expect(not unknown, "bundle", unknown, f"only {', '.join(BUNDLE_NAMES)}")
-    missing = [name for name in (BUNDLE_PIXELS, BUNDLE_SIZES) if name not in bundle]
-    expect(not missing, "bundle", missing, f"{BUNDLE_PIXELS} and {BUNDLE_SIZES}")
+    """Check that the bundle is well-formed: its tensors, their dtypes and shapes, and numbers that add up."""
+    for name in bundle:
+        expect(name in BUNDLE_NAMES, "bundle", name, f"only {', '.join(BUNDLE_NAMES)}")
+    for name in (BUNDLE_PIXELS, BUNDLE_SIZES):
+        expect(name in bundle, name, None, "a tensor")
     for name, value in bundle.items():
         expect(isinstance(value, Tensor), name, value, "a tensor")
     patches, patch = check_pixels(bundle[BUNDLE_PIXELS])
@@ -54,7 +54,7 @@ def check_bundle(bundle: Mapping[Any, Any]) -> None:
 
 
 def check_pixels(imgs: Tensor) -> tuple[int, int]:
-    """Number of patches, and the width and height of one in pixels."""
+    """Return the number of patches, and the width and height of one in pixels."""
     expect(imgs.dtype in PIXEL_DTYPES, BUNDLE_PIXELS, imgs.dtype, ", ".join(PIXEL_DTYPES))
     shape = imgs.shape
     expect(len(shape) == 3 and shape[0] == 1 and shape[1] > 0, BUNDLE_PIXELS, shape, "[1, patches, features]")
@@ -62,14 +62,16 @@ def check_pixels(imgs: Tensor) -> tuple[int, int]:
 
 
 def patch_size(width: int) -> int:
-    """The P of a feature width ``3 * P**2``."""
+    """Return the P of a feature width ``3 * P**2``."""
     patch = math.isqrt(width // CHANNELS)
-    expect(patch >= 1 and CHANNELS * patch**2 == width, "feature width", width, "three times a positive square")
+    expect(
+        patch >= 1 and CHANNELS * patch**2 == width, f"{BUNDLE_PIXELS}: features", width, "3 * P**2 for a patch size P"
+    )
     return patch
 
 
 def image_sizes(sizes: Tensor) -> list[tuple[int, int]]:
-    """Height and width of every image or frame, in pixels."""
+    """Return height and width of every image or frame, in pixels."""
     expect(sizes.dtype in GEOMETRY_DTYPES, BUNDLE_SIZES, sizes.dtype, ", ".join(GEOMETRY_DTYPES))
     shape = sizes.shape
     expect(len(shape) == 2 and shape[0] > 0 and shape[1] == 2, BUNDLE_SIZES, shape, "[n, 2] with n > 0")
@@ -78,21 +80,21 @@ def image_sizes(sizes: Tensor) -> list[tuple[int, int]]:
 
 
 def patch_count(sizes: Sequence[tuple[int, int]], patch: int) -> int:
-    """How many patches images of these sizes in pixels are cut into, as an exact integer (decision D18)."""
+    """Return how many patches images of these sizes in pixels are cut into, as an exact integer (decision D18)."""
     for height, width in sizes:
         expect(height % patch == 0 and width % patch == 0, BUNDLE_SIZES, (height, width), f"multiples of {patch}")
     return sum(height * width for height, width in sizes) // patch**2
 
 
 def frame_counts(frames: Tensor) -> list[int]:
-    """Number of frames of every video."""
+    """Return the number of frames of every video."""
     expect(frames.dtype in GEOMETRY_DTYPES, BUNDLE_FRAMES, frames.dtype, ", ".join(GEOMETRY_DTYPES))
     expect(len(frames.shape) == 1, BUNDLE_FRAMES, frames.shape, "[videos]")
     return positive(BUNDLE_FRAMES, frames)
 
 
 def positive(name: str, geometry: Tensor) -> list[int]:
-    """The elements, each in ``[1, 2**31)``."""
+    """Return the elements, each in ``[1, 2**31)``."""
     values = [int(value) for value in geometry.values()]
     for value in values:
         expect(1 <= value <= MAX_GEOMETRY, name, value, "a positive int32")
@@ -103,24 +105,26 @@ def positive(name: str, geometry: Tensor) -> list[int]:
 
 
 def narrowed(bundle: Bundle) -> dict[str, Tensor]:
-    """A valid bundle as it is staged: sizes and frames as int32, pixels untouched."""
+    """Return a valid bundle as it is staged: sizes and frames as int32, pixels untouched."""
     return {
         name: value if name == BUNDLE_PIXELS else Tensor.of(STAGED_GEOMETRY_DTYPE, value.values(), value.shape)
         for name, value in bundle.items()
     }
 
 
-def join(parts: Sequence[Bundle]) -> dict[str, Tensor]:
-    """The bundle of a chain from the valid bundles of its calls, in order; at least one.
+def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Return the bundle of a chain from the valid bundles of its calls, in order; at least one.
 
     Patches follow patches, sizes sizes, frames frames. Raises ``Rejected(MEDIA_CHAIN_INCOMPATIBLE)`` where the parts
-    differ in pixel dtype or feature width, or only some of them have frames.
+    differ in pixel dtype or feature width, or only some of them have frames; ``names`` are how it names the parts.
     """
-    kinds = {(part[BUNDLE_PIXELS].dtype, part[BUNDLE_PIXELS].shape[2]) for part in parts}
-    if len(kinds) > 1:
-        raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, f"pixel dtypes and widths {sorted(kinds)}")
-    if len({BUNDLE_FRAMES in part for part in parts}) > 1:
-        raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, "images and videos")
+    names = names or [f"part {index}" for index in range(len(parts))]
+    for kind in (pixel_kind, modality):
+        expected = kind(parts[0])
+        for name, part in zip(names, parts, strict=True):
+            if kind(part) != expected:
+                detail = f"{name}: {fault('media', kind(part), f'{expected}, as in {names[0]}')}"
+                raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, detail)
     staged = [narrowed(part) for part in parts]
     return {
         name: append([part[name] for part in staged], dimension=1 if name == BUNDLE_PIXELS else 0)
@@ -129,15 +133,25 @@ def join(parts: Sequence[Bundle]) -> dict[str, Tensor]:
     }
 
 
+def pixel_kind(bundle: Bundle) -> str:
+    """Return what the parts of a chain share, in words: pixel dtype and feature width."""
+    return f"{bundle[BUNDLE_PIXELS].dtype}, {bundle[BUNDLE_PIXELS].shape[2]} features"
+
+
+def modality(bundle: Bundle) -> str:
+    """Return whether a bundle holds images or videos."""
+    return "videos" if BUNDLE_FRAMES in bundle else "images"
+
+
 def append(tensors: Sequence[Tensor], dimension: int) -> Tensor:
-    """Tensors one after the other along ``dimension``; all dimensions before it are 1, so their bytes follow too."""
+    """Join tensors along ``dimension``; all dimensions before it are 1, so their bytes are joined too."""
     shape = list(tensors[0].shape)
     shape[dimension] = sum(tensor.shape[dimension] for tensor in tensors)
     return Tensor(tensors[0].dtype, tuple(shape), b"".join(tensor.data for tensor in tensors))
 
 
 def trainer_layout(bundle: Bundle) -> dict[str, Tensor]:
-    """What a row's media look like to a trainer.
+    """Return a row's media in the layout that a trainer gets.
 
     ``pixel_values`` ``[patches, 3*P*P]``, ``imgs_sizes`` int32 ``[n, 2]``, ``num_frames`` int32: per video its frames,
     per still image 1.
@@ -152,15 +166,15 @@ def trainer_layout(bundle: Bundle) -> dict[str, Tensor]:
 
 
 def chain_media(parts: Sequence[Mapping[Any, Any]]) -> dict[str, Tensor]:
-    """The media of a chain in trainer layout, from what its calls brought; at least one part.
+    """Return the media of a chain in trainer layout, from what its calls brought; at least one part.
 
-    Raises ``Rejected``: ``INVALID_MEDIA_COLUMNS`` for a part that is no bundle, then ``MEDIA_CHAIN_INCOMPATIBLE``.
+    Raises ``Rejected``: ``INVALID_MEDIA_COLUMNS`` for a part that is not a bundle, then ``MEDIA_CHAIN_INCOMPATIBLE``.
     """
-    try:
-        for part in parts:
+    for index, part in enumerate(parts):
+        try:
             check_bundle(part)
-    except ValueError as error:
-        raise Rejected(Code.INVALID_MEDIA_COLUMNS, str(error)) from None
+        except ValueError as error:
+            raise Rejected(Code.INVALID_MEDIA_COLUMNS, f"part {index}: {error}") from None
     return trainer_layout(join(parts))
 
 
@@ -168,12 +182,12 @@ def chain_media(parts: Sequence[Mapping[Any, Any]]) -> dict[str, Tensor]:
 
 
 def column_of(name: str) -> str:
-    """The staged column of one tensor of a bundle."""
+    """Return the staged column of one tensor of a bundle."""
     return f"media_{name}"
 
 
 def absent(name: str, pixel_dtype: str) -> Tensor:
-    """What a column holds for a row without that tensor: zeros, in the column's own dtype.
+    """Return a column's value for a row without that tensor: zeros, in the column's own dtype.
 
     Storage keeps one dtype per column over all live rows, and no empty rows.
     """
@@ -183,9 +197,9 @@ def absent(name: str, pixel_dtype: str) -> Tensor:
 
 
 def staged_media(bundle: Mapping[Any, Any] | None, pixel_dtype: str) -> dict[str, Tensor]:
-    """The media columns of one staged call, other than the digest of its metadata; None for a call without media.
+    """Return the media columns of one staged call except the metadata's digest; ``bundle`` is None without media.
 
-    ``pixel_dtype`` is the partition's. Raises ``ValueError`` for what is no bundle, or has other pixels.
+    ``pixel_dtype`` is the partition's. Raises ``ValueError`` for what is not a bundle, or has other pixels.
     """
     if bundle is not None:
         check_bundle(bundle)
@@ -206,16 +220,16 @@ def staged_media(bundle: Mapping[Any, Any] | None, pixel_dtype: str) -> dict[str
 
 
 def read_media(row: Row, *, has_frames: bool) -> dict[str, Tensor]:
-    """The valid bundle in the staged columns of a row that carries media. Raises ``ValueError``.
+    """Return the valid bundle in the staged columns of a row that carries media. Raises ``ValueError``.
 
     No digest covers ``media_has_frames``: a video whose flag was lost is recognised by its frames, which stills do
     not have.
     """
     pixels = row.get(column_of(BUNDLE_PIXELS))
     if pixels is None:
-        raise ValueError(f"{column_of(BUNDLE_PIXELS)}: the column is missing")
-    bundle = {BUNDLE_PIXELS: pixels, BUNDLE_SIZES: without_batch(row, BUNDLE_SIZES)}
-    frames = without_batch(row, BUNDLE_FRAMES)
+        raise ValueError(fault(column_of(BUNDLE_PIXELS), None, "a column"))
+    bundle = {BUNDLE_PIXELS: pixels, BUNDLE_SIZES: geometry(row, BUNDLE_SIZES)}
+    frames = geometry(row, BUNDLE_FRAMES)
     if has_frames:
         bundle[BUNDLE_FRAMES] = frames
     else:
@@ -224,8 +238,8 @@ def read_media(row: Row, *, has_frames: bool) -> dict[str, Tensor]:
     return bundle
 
 
-def without_batch(row: Row, name: str) -> Tensor:
-    """The geometry in a staged column of batch size 1."""
+def geometry(row: Row, name: str) -> Tensor:
+    """Return the geometry in a staged column of batch size 1."""
     found = column(row, column_of(name), STAGED_GEOMETRY_DTYPE)
     expect(found.shape[:1] == (1,), column_of(name), found.shape, "a batch of one")
     return Tensor(found.dtype, found.shape[1:], found.data)

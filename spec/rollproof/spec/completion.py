@@ -1,4 +1,4 @@
-"""Whether every generation that was cut came to its end, checked on the rows that train (section 7).
+"""Check that every interrupted generation was completed, on the rows that train (section 7).
 
 A log that says "prefix 3, tail 4, total 7" proves nothing by its total, which was written as prefix plus tail. So the
 counts are compared with what the trained row generated in that very call, and the tokens with those that the cut had:
@@ -20,7 +20,7 @@ def check_completion(
     live_keys: Collection[str],
     successor_keys: Collection[str],
 ) -> tuple[Violation, ...]:
-    """All violations: cut by cut, in the order of the rules, and at last what completed without a cut.
+    """Return all violations: cut by cut, in the order of the rules, and at last what completed without a cut.
 
     ``rows`` are the trained rows; a rejected rollout has none. ``live_keys`` is what staging still holds,
     ``successor_keys`` what it may hold: the rows that took the place of prefix rows.
@@ -42,7 +42,7 @@ def check_completion(
 
 
 def trained_generation(rows: Sequence[TrainedRow], rollout_id: str, call_id: str) -> tuple[int, ...] | None:
-    """What the trained row of a rollout says that one call generated.
+    """Return what the trained row of a rollout says that one call generated.
 
     None where nothing of the call is trained: its rollout was rejected, or it is a dead branch. Such a cut needs only
     to complete once.
@@ -58,8 +58,8 @@ def trained_generation(rows: Sequence[TrainedRow], rollout_id: str, call_id: str
 
 
 def faults(cut: Cut, completion: Completion, generated: Sequence[int]) -> Iterator[Code]:
-    """What is wrong with a completion, given what the trained row generated in the new call's own span."""
-    if completion.tail_len < 1:
+    """Yield what is wrong with a completion, given what the trained row generated in the new call's own span."""
+    if completion.tail_len < 1 and not cut.terminal:
         yield Code.EMPTY_TAIL
     restored = len(cut.prefix_token_ids)
     if completion.prefix_len != restored or restored + completion.tail_len != len(generated):

@@ -1,12 +1,12 @@
-"""How a call's routes travel: one line of text, or nested lists (section 6).
+"""How a call's routes are encoded: as a one-line string, or as nested lists (section 6).
 
 A route tensor is ``[tokens, layers, top-k]`` of expert ids. Engines hand it over as an *envelope*,
 
-    nrlre1:<int8|int16|int32>:<T>x<L>x<K>:<base64 of the row-major little-endian bytes>
+nrlre1:<int8|int16|int32>:<T>x<L>x<K>:<base64 of the row-major little-endian bytes>
 
-or, in older versions, as nested lists of ints. The extras digest covers the text of the envelope, so decision D9: one
+or, in older versions, as nested lists of ints. The extras digest covers the envelope as a string, so decision D9: one
 value has one encoding, and whatever the encoder would not have written is refused. Envelopes are untrusted: nothing is
-decoded before the length of the text has been compared with what the shape asks for.
+decoded before its length has been compared with what the shape requires.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, Final
 from rollproof.spec.constants import MAX_EXTRAS_DEPTH
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.values import show
+from rollproof.spec.values import expect, fault
 
 ENVELOPE_MAGIC: Final = "nrlre1"
 ENVELOPE_DTYPES: Final = ("int8", "int16", "int32")
 LIST_DTYPE: Final = "int16"
-"""What nested lists are staged as."""
+"""The dtype in which nested lists are staged."""
 ROUTE_RANK: Final = 3
 MAX_DIMENSION_DIGITS: Final = 19
 """Digits of 2**63 - 1. A longer number cannot be the dimension of anything, and is never turned into an int."""
@@ -34,10 +34,10 @@ INT16_MAX: Final = 2**15 - 1
 
 
 def decode_routes(payload: Any) -> Tensor:
-    """The route tensor ``[T, L, K]`` that a call's extras carry, in the dtype in which it is staged.
+    """Return the route tensor ``[T, L, K]`` that a call's extras carry, in the dtype in which it is staged.
 
-    ``payload`` is any JSON value. Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for every value that is no route tensor,
-    and nothing else. Ids are not judged here: that is assembly's.
+    ``payload`` is any JSON value. Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for every value that is not a
+    route tensor, and nothing else. Ids are checked in ``assembly``.
     """
     try:
         return decode_envelope(payload) if type(payload) is str else decode_lists(payload)
@@ -46,84 +46,86 @@ def decode_routes(payload: Any) -> Tensor:
 
 
 def decode_envelope(envelope: str) -> Tensor:
-    """The tensor of an envelope; ``ValueError`` names the violated rule."""
+    """Return the tensor of an envelope; ``ValueError`` names the violated rule."""
     parts = envelope.split(":", 3)
     if len(parts) != 4 or parts[0] != ENVELOPE_MAGIC:
-        raise ValueError(f"expected {ENVELOPE_MAGIC}:<dtype>:<T>x<L>x<K>:<base64>")
+        raise ValueError(fault("envelope", envelope, f"{ENVELOPE_MAGIC}:<dtype>:<T>x<L>x<K>:<base64>"))
     _, dtype, shape_text, encoded = parts
     if dtype not in ENVELOPE_DTYPES:
-        raise ValueError(f"dtype: {show(dtype)} is not one of {', '.join(ENVELOPE_DTYPES)}")
+        raise ValueError(fault("dtype", dtype, " or ".join(ENVELOPE_DTYPES)))
     dimensions = shape_text.split("x", ROUTE_RANK)
     if len(dimensions) != ROUTE_RANK:
-        raise ValueError(f"shape: expected {ROUTE_RANK} dimensions")
+        raise ValueError(fault("shape", shape_text, f"{ROUTE_RANK} dimensions"))
     shape = tuple(dimension(text) for text in dimensions)
     byte_count = math.prod(shape) * ITEM_SIZES[dtype]
     if len(encoded) != base64_length(byte_count):
-        raise ValueError(
-            f"{dtype}{list(shape)} is {base64_length(byte_count)} characters of base64, the envelope has {len(encoded)}"
-        )
+        expected = f"{base64_length(byte_count)} for {dtype} of shape {list(shape)}"
+        raise ValueError(fault("characters of base64", len(encoded), expected))
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError("the payload is not base64") from None
+        raise ValueError(fault("payload", encoded, "base64")) from None
     if base64.b64encode(data).decode() != encoded:
-        raise ValueError("the payload is not what base64 would write: padding, or bits after the last byte")
+        raise ValueError(
+            fault("end of payload", encoded[-4:], "canonical base64: its padding, and zeros after the last bit")
+        )
     return Tensor(dtype, shape, data)
 
 
 def dimension(text: str) -> int:
-    """A positive decimal in ASCII digits, without sign, space, underscore or leading zero."""
+    """Parse a positive decimal in ASCII digits, without sign, space, underscore or leading zero."""
     if len(text) > MAX_DIMENSION_DIGITS:
-        raise ValueError(f"shape: a dimension of {len(text)} characters")
+        raise ValueError(fault("shape", text, f"a dimension of at most {MAX_DIMENSION_DIGITS} digits"))
     if not text or not set(text) <= set("0123456789") or text[0] == "0":
-        raise ValueError(f"shape: {show(text)} is not a positive decimal")
+        raise ValueError(fault("shape", text, "a positive decimal"))
     return int(text)
 
 
 def base64_length(byte_count: int) -> int:
-    """How many characters base64 writes for that many bytes, padding included: 4 for every 3 begun."""
+    """Return how many characters base64 writes for that many bytes, padding included: 4 for every 3 begun."""
     return (byte_count + 2) // 3 * 4
 
 
 def decode_lists(value: Any) -> Tensor:
-    """The tensor of nested lists ``[T][L][K]`` of exact ints; ``ValueError`` names the violated rule."""
+    """Return the tensor of nested lists ``[T][L][K]`` of exact ints; ``ValueError`` names the violated rule."""
     if type(value) is not list or not value:
-        raise ValueError(f"routes: expected an envelope or a non-empty list of tokens, got {show(value)}")
+        raise ValueError(fault("routes", value, "an envelope or a non-empty list of tokens"))
     ids: list[int] = []
     width: tuple[int, int] | None = None
-    for token in value:
+    for at, token in enumerate(value):
         if type(token) is not list or not token:
-            raise ValueError("a token's routes are not a non-empty list of layers")
-        for layer in token:
+            raise ValueError(fault(f"routes[{at}]", token, "a non-empty list of layers"))
+        for depth, layer in enumerate(token):
+            where = f"routes[{at}][{depth}]"
             if type(layer) is not list or not layer:
-                raise ValueError("a layer's routes are not a non-empty list of expert ids")
+                raise ValueError(fault(where, layer, "a non-empty list of expert ids"))
             if width is None:
                 width = len(token), len(layer)
-            if (len(token), len(layer)) != width:
-                raise ValueError("tokens differ in the number of layers, or layers in the number of experts")
+            found = len(token), len(layer)
+            expect(found == width, f"{where}: layers, experts", found, f"{list(width)} as for the first token")
             for expert in layer:
-                if type(expert) is not int or not INT16_MIN <= expert <= INT16_MAX:
-                    raise ValueError(f"expert id: got {show(expert)}, expected an int that int16 holds")
+                held = type(expert) is int and INT16_MIN <= expert <= INT16_MAX
+                expect(held, f"{where}: expert id", expert, "an int (not a bool or float) that int16 holds")
             ids += layer
     assert width is not None
     return Tensor.of(LIST_DTYPE, ids, (len(value), *width))
 
 
 def encode_routes(routes: Tensor) -> str:
-    """The envelope of a tensor: ``decode_routes(encode_routes(t)) == t`` and the other way round.
+    """Return the envelope of a tensor: ``decode_routes(encode_routes(t)) == t`` and the other way round.
 
     Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for a tensor that has none.
     """
     if routes.dtype not in ENVELOPE_DTYPES:
-        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, f"no envelope holds {routes.dtype}")
+        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, fault("dtype", routes.dtype, " or ".join(ENVELOPE_DTYPES)))
     if len(routes.shape) != ROUTE_RANK or min(routes.shape) < 1:
-        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, f"no envelope holds the shape {list(routes.shape)}")
+        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, fault("shape", routes.shape, "three dimensions, none of them 0"))
     shape = "x".join(str(size) for size in routes.shape)
     return f"{ENVELOPE_MAGIC}:{routes.dtype}:{shape}:{base64.b64encode(routes.data).decode()}"
 
 
 def nested_lists(routes: Tensor) -> Any:
-    """A tensor of any rank as nested lists of its elements; one without dimensions is its element."""
+    """Return a tensor of any rank as nested lists of its elements; one without dimensions is its element."""
 
     def nest(values: Sequence[Any], shape: tuple[int, ...]) -> Any:
         if not shape:
@@ -132,5 +134,6 @@ def nested_lists(routes: Tensor) -> Any:
         return [nest(values[index * step : (index + 1) * step], shape[1:]) for index in range(shape[0])]
 
     if 0 in routes.shape or len(routes.shape) > MAX_EXTRAS_DEPTH:
-        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, f"no lists hold the shape {show(routes.shape)}")
+        expected = f"at most {MAX_EXTRAS_DEPTH} dimensions, none of them 0"
+        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, fault("shape", routes.shape, expected))
     return nest(routes.values(), routes.shape)

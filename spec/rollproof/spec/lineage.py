@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Final
 
 from rollproof.spec.constants import DIGEST_VERSION, EXTRAS_DIGEST_VERSION, SCHEMA_VERSION
@@ -20,7 +21,7 @@ from rollproof.spec.records import (
     WeightVersionSpan,
 )
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.values import expect, is_digest, show
+from rollproof.spec.values import call_fault, expect_digest, fault, show
 
 COMPARED_FIELDS: Final = {
     "model_call_id": Code.WRONG_MODEL_CALL_ID,
@@ -37,7 +38,7 @@ COMPARED_FIELDS: Final = {
 }
 """Fields that a staged call and its manifest row share, in the order in which they are compared."""
 
-VERSION_FIELDS: Final = {
+COMPARED_VERSIONS: Final = {
     "schema_version": (SCHEMA_VERSION, Code.UNSUPPORTED_SCHEMA, Code.WRONG_SCHEMA_VERSION),
     "digest_version": (DIGEST_VERSION, Code.UNSUPPORTED_DIGEST, Code.WRONG_DIGEST_VERSION),
     "extras_digest_version": (
@@ -49,15 +50,17 @@ VERSION_FIELDS: Final = {
 
 
 def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
-    """The verified row of the receipt's terminal chain.
+    """Return the verified row of the receipt's terminal chain.
 
     ``calls`` holds one staged call per manifest row, in manifest order. Raises ``Rejected`` with the first violated
     rule of section 4.
     """
-    check_receipt_state(receipt)
+    check_supported(receipt)
     check_manifest(receipt)
     if len(calls) != len(receipt.manifest):
-        raise Rejected(Code.ROW_COUNT_MISMATCH, f"{len(calls)} calls for {len(receipt.manifest)} manifest rows")
+        raise Rejected(
+            Code.ROW_COUNT_MISMATCH, fault("staged calls", len(calls), f"{len(receipt.manifest)}, one per row")
+        )
     check_pairs(receipt, calls)
     records = {record.model_call_id: record for record in receipt.manifest}
     check_graph(records)
@@ -66,11 +69,11 @@ def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
     return lay_out(receipt.rollout_id, [by_id[record.model_call_id] for record in chain])
 
 
-def check_receipt_state(receipt: Receipt) -> None:
-    """Steps 1 and 2: supported versions, and a rollout that succeeded."""
-    for field, (supported, unsupported, _) in VERSION_FIELDS.items():
+def check_supported(receipt: Receipt) -> None:
+    """Check steps 1 and 2: supported versions, and a rollout that succeeded."""
+    for field, (supported, unsupported, _) in COMPARED_VERSIONS.items():
         if getattr(receipt, field) != supported:
-            raise Rejected(unsupported, f"receipt {field} is {show(getattr(receipt, field))}, not {supported}")
+            raise Rejected(unsupported, f"receipt: {fault(field, getattr(receipt, field), str(supported))}")
     if receipt.failure_reason is not None:
         raise Rejected(Code.REBUILD_ROLLOUT_FAILED, receipt.failure_reason)
     if receipt.capture_poisoned:
@@ -80,87 +83,107 @@ def check_receipt_state(receipt: Receipt) -> None:
 
 
 def check_manifest(receipt: Receipt) -> None:
-    """Step 3: distinct calls and keys, whichever repeats first."""
+    """Check step 3: distinct calls and keys, whichever repeats first."""
     call_ids, keys = set(), set()
     for record in receipt.manifest:
         if record.model_call_id in call_ids:
-            raise Rejected(Code.DUPLICATE_MANIFEST_ROW, record.model_call_id)
+            raise Rejected(Code.DUPLICATE_MANIFEST_ROW, repeated(record, "model_call_id"))
         if record.staging_key in keys:
-            raise Rejected(Code.REBUILD_DUPLICATE_STAGING_KEY, record.staging_key)
+            raise Rejected(Code.REBUILD_DUPLICATE_STAGING_KEY, repeated(record, "staging_key"))
         call_ids.add(record.model_call_id)
         keys.add(record.staging_key)
 
 
+def repeated(record: CallRecord, field: str) -> str:
+    """Return the text of an error: a row of the manifest has the same ``field`` as an earlier one."""
+    return call_fault(record.model_call_id, field, getattr(record, field), "another one in every row")
+
+
 def check_pairs(receipt: Receipt, calls: Sequence[StagedCall]) -> None:
-    """Step 4: each staged call is its manifest row's, unaltered."""
+    """Check step 4: each staged call is its manifest row's, unaltered."""
     listed = {record.model_call_id for record in receipt.manifest}
     seen = set()
     for record, call in zip(receipt.manifest, calls, strict=True):
-        where = f"call {record.model_call_id}"
+        listed_id = record.model_call_id
+        identity = call_fault(listed_id, "model_call_id", call.model_call_id, show(listed_id))
         if call.model_call_id in seen:
-            raise Rejected(Code.DUPLICATE_SNAPSHOT, where)
+            raise Rejected(Code.DUPLICATE_SNAPSHOT, identity)
         if call.model_call_id not in listed:
-            raise Rejected(Code.SNAPSHOT_IDENTITY_MISMATCH, f"{where}: {show(call.model_call_id)} was not listed")
-        if call.model_call_id != record.model_call_id:
-            raise Rejected(Code.SNAPSHOT_ORDER_MISMATCH, f"{where}: found {call.model_call_id}")
+            raise Rejected(Code.SNAPSHOT_IDENTITY_MISMATCH, identity)
+        if call.model_call_id != listed_id:
+            raise Rejected(Code.SNAPSHOT_ORDER_MISMATCH, identity)
         seen.add(call.model_call_id)
         if call.rollout_id != receipt.rollout_id:
-            raise Rejected(Code.WRONG_ROLLOUT, f"{where}: found rollout {show(call.rollout_id)}")
+            detail = call_fault(listed_id, "rollout_id", call.rollout_id, show(receipt.rollout_id))
+            raise Rejected(Code.WRONG_ROLLOUT, detail)
         for field, code in COMPARED_FIELDS.items():
             staged, expected = getattr(call, field), getattr(record, field)
             if staged != expected:
-                raise Rejected(code, f"{where}: staged {show(staged)}, manifest {show(expected)}")
-        for field, (_, _, code) in VERSION_FIELDS.items():
-            three = getattr(call, field), getattr(record, field), getattr(receipt, field)
-            if len(set(three)) > 1:
-                raise Rejected(code, f"{where}: call, manifest row and receipt say {three}")
+                raise Rejected(code, call_fault(listed_id, field, staged, f"{show(expected)}, as in the manifest"))
+        for field, (_, _, code) in COMPARED_VERSIONS.items():
+            staged, listed_as, of_receipt = (getattr(each, field) for each in (call, record, receipt))
+            if len({staged, listed_as, of_receipt}) > 1:
+                others = f"that of its manifest row, {show(listed_as)}, and of the receipt, {show(of_receipt)}"
+                raise Rejected(code, call_fault(listed_id, field, staged, others))
         try:
-            expect(is_digest(call.digest), "digest", call.digest, "64 lowercase hex characters")
+            expect_digest("digest", call.digest)
             actual = call_digest(call)
         except ValueError as error:
-            raise Rejected(Code.INVALID_SNAPSHOT, f"{where}: {error}") from None
+            raise Rejected(Code.INVALID_SNAPSHOT, f"call {listed_id}: {error}") from None
         if actual != call.digest:
-            raise Rejected(Code.CORRUPT_DIGEST, f"{where}: digests to {actual}, carries {call.digest}")
+            raise Rejected(Code.CORRUPT_DIGEST, call_fault(listed_id, "digest", call.digest, show(actual)))
 
 
 def check_graph(records: Mapping[str, CallRecord]) -> None:
-    """Step 5: every call's parent is there, ends where the call starts, and no walk to the root repeats a call."""
+    """Check step 5: every parent is there and ends where the call starts, and no walk to the root repeats a call."""
     cyclic = calls_that_reach_a_cycle(records)
     for call_id, record in records.items():
-        if record.parent_call_id is not None:
-            parent = records.get(record.parent_call_id)
+        parent_id = record.parent_call_id
+        if parent_id is not None:
+            parent = records.get(parent_id)
             if parent is None:
-                raise Rejected(Code.MISSING_PARENT, f"call {call_id}: no call {record.parent_call_id}")
+                detail = call_fault(call_id, "parent_call_id", parent_id, "a call of the manifest")
+                raise Rejected(Code.MISSING_PARENT, detail)
             if record.prev_len != parent.cum_len:
-                raise Rejected(
-                    Code.PARENT_LENGTH_MISMATCH,
-                    f"call {call_id} starts at {record.prev_len}, {record.parent_call_id} ends at {parent.cum_len}",
-                )
+                end = f"{parent.cum_len}, where its parent ends"
+                raise Rejected(Code.PARENT_LENGTH_MISMATCH, call_fault(call_id, "prev_len", record.prev_len, end))
         if call_id in cyclic:
-            raise Rejected(Code.LINEAGE_CYCLE, f"call {call_id}")
+            detail = call_fault(call_id, "parent_call_id", parent_id, "a path to a root")
+            raise Rejected(Code.LINEAGE_CYCLE, detail)
 
 
 def calls_that_reach_a_cycle(records: Mapping[str, CallRecord]) -> set[str]:
-    """The calls from which following parents never ends.
+    """Return the calls from which following parents never ends; leaving the manifest is an end.
 
-    Each call is walked over once (decision D5): a walk stops at a call whose fate is already known.
+    Each call is walked over once (decision D5): a walk stops at a call that an earlier walk passed.
     """
-    ends: dict[str, bool] = {}
+    known: dict[str, Walk] = {}
     for start in records:
-        walk: dict[str, None] = {}
+        walk: list[str] = []
         current: str | None = start
-        while current is not None and current in records and current not in ends and current not in walk:
-            walk[current] = None
+        while current is not None and current in records and current not in known:
+            known[current] = Walk.UNDER_WAY
+            walk.append(current)
             current = records[current].parent_call_id
-        leads_out = ends[current] if current is not None and current in ends else current not in walk
-        ends.update(dict.fromkeys(walk, leads_out))
-    return {call_id for call_id, leads_out in ends.items() if not leads_out}
+        end = Walk.ENDS if current is None or current not in records else known[current]
+        for call_id in walk:
+            known[call_id] = Walk.ENDLESS if end is Walk.UNDER_WAY else end
+    return {call_id for call_id, end in known.items() if end is Walk.ENDLESS}
+
+
+class Walk(Enum):
+    """What is known of a call while parents are followed."""
+
+    UNDER_WAY = "it was passed by this very walk"
+    ENDS = "from it, parents lead to a root or out of the manifest"
+    ENDLESS = "from it, parents lead into a cycle"
 
 
 def terminal_chain(receipt: Receipt, records: Mapping[str, CallRecord]) -> list[CallRecord]:
-    """The calls from the root to the terminal one."""
+    """Return the calls from the root to the terminal one."""
     if receipt.terminal_model_call_id not in records:
-        raise Rejected(Code.MISSING_TERMINAL, show(receipt.terminal_model_call_id))
+        named = receipt.terminal_model_call_id
+        raise Rejected(Code.MISSING_TERMINAL, fault("terminal_model_call_id", named, "a call of the manifest"))
     chain = []
     current: str | None = receipt.terminal_model_call_id
     while current is not None:
@@ -170,19 +193,21 @@ def terminal_chain(receipt: Receipt, records: Mapping[str, CallRecord]) -> list[
 
 
 def carry_length(call: StagedCall) -> int:
-    """How many carry tokens open the call; everything after them must be generated, and something must be."""
+    """Return how many carry tokens open the call; everything after them must be generated, and something must be."""
     carry_len = 0
     while carry_len < len(call.token_mask_delta) and call.token_mask_delta[carry_len] == 0.0:
         carry_len += 1
     if 0.0 in call.token_mask_delta[carry_len:]:
-        raise Rejected(Code.INVALID_MASK_ORDER, f"call {call.model_call_id}")
+        field = f"token_mask_delta[{call.token_mask_delta.index(0.0, carry_len)}]"
+        detail = call_fault(call.model_call_id, field, 0.0, "1.0 once a token is generated")
+        raise Rejected(Code.INVALID_MASK_ORDER, detail)
     if carry_len == len(call.token_mask_delta):
-        raise Rejected(Code.EMPTY_GENERATION, f"call {call.model_call_id}")
+        raise Rejected(Code.EMPTY_GENERATION, call_fault(call.model_call_id, "generated tokens", 0, "at least one"))
     return carry_len
 
 
 def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
-    """Step 6: the chain's deltas back to back, each checked against the hashes that tie it to its parent."""
+    """Do step 6: join the chain's deltas, each checked against the hashes that tie it to its parent."""
     token_ids: list[int] = []
     token_mask: list[float] = []
     logprobs: list[float] = []
@@ -192,7 +217,8 @@ def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
     for call in chain:
         chain_hash = chain_digest(chain_hash, call.token_ids_delta)
         if call.chain_hash != chain_hash:
-            raise Rejected(Code.CHAIN_HASH_MISMATCH, f"call {call.model_call_id}")
+            detail = call_fault(call.model_call_id, "chain_hash", call.chain_hash, show(chain_hash))
+            raise Rejected(Code.CHAIN_HASH_MISMATCH, detail)
         carry_len = carry_length(call)
         start = len(token_ids)
         token_ids += call.token_ids_delta
@@ -201,9 +227,11 @@ def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
         version_spans.append(WeightVersionSpan(call.model_call_id, start, len(token_ids), call.weight_version))
         link_spans.append(LinkSpan(call.model_call_id, carry_len, call.delta_len - carry_len))
     if 1.0 not in token_mask:
-        raise Rejected(Code.EMPTY_TRAINING_ROW)
-    if chain[-1].cumulative_hash != prefix_digest(token_ids):
-        raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, f"call {chain[-1].model_call_id}")
+        raise Rejected(Code.EMPTY_TRAINING_ROW, fault("generated tokens", 0, "at least one"))
+    last, whole = chain[-1], prefix_digest(token_ids)
+    if last.cumulative_hash != whole:
+        detail = call_fault(last.model_call_id, "cumulative_hash", last.cumulative_hash, show(whole))
+        raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, detail)
     return LinearizedRow(
         rollout_id=rollout_id,
         token_ids=tuple(token_ids),

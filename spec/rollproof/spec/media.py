@@ -10,17 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollproof.spec.bundles import Bundle, join, read_media, trainer_layout
-from rollproof.spec.constants import MEDIA_FIELDS, MEDIA_SPANS, MEDIA_TENSOR_COLUMNS, PIXEL_VALUES, ROW_SHAPES_SUFFIX
-from rollproof.spec.extras import committed_extras
-from rollproof.spec.outcomes import Dims, RolloutOutcome
-from rollproof.spec.plane import Effect, Get, Staging
+from rollproof.spec.bundles import Bundle, check_pixels, join, read_media, trainer_layout
+from rollproof.spec.constants import (
+    BUNDLE_PIXELS,
+    MEDIA_FIELDS,
+    MEDIA_SPANS,
+    MEDIA_TENSOR_COLUMNS,
+    PIXEL_VALUES,
+    ROW_SHAPES_SUFFIX,
+)
+from rollproof.spec.digest import extras_digest
+from rollproof.spec.extras import committed_extras, read_metadata
+from rollproof.spec.outcomes import RolloutOutcome, rejected_rollout
+from rollproof.spec.plane import DataPlane
 from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.routes import fragment_of
-from rollproof.spec.spans import MediaItem, check_media, check_tokens, parse_items
+from rollproof.spec.spans import MediaItem, check_embeddings, check_media, check_tokens, parse_items
 from rollproof.spec.staged import StagedRow
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import call_fault, fault
 
 # ── one rollout ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -29,54 +37,58 @@ def rollout_media(
     config: ReassemblerConfig,
     row: LinearizedRow,
     chain: Sequence[StagedRow],
-    staging: Staging,
-    effects: list[Effect],
+    plane: DataPlane,
 ) -> Mapping[str, Tensor] | None:
-    """A verified chain's media in trainer layout, or None where none of its calls has any.
+    """Return a verified chain's media in trainer layout, or None where none of its calls has any.
 
     ``chain`` holds the staged rows, root first. Raises ``Rejected`` with the first violated rule, each checked over
     the whole chain before the next, and ``Outage``.
     """
     if [staged.call.model_call_id for staged in chain] != [link.model_call_id for link in row.link_spans]:
-        raise Rejected(Code.MEDIA_CHAIN_IDENTITY)
+        calls, links = len(chain), len(row.link_spans)
+        raise Rejected(Code.MEDIA_CHAIN_IDENTITY, fault("staged rows", calls, f"those of the chain's {links} calls"))
+    for staged in chain:
+        if not staged.routed_len:
+            check_committed(staged)
     carriers = [staged for staged in chain if staged.media_present]
-    if len({staged.media_has_frames for staged in carriers}) > 1:
-        raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, "images and videos")
-    bundles = read_bundles(config, carriers, staging, effects) if carriers else {}
-    fields = trainer_layout(join(list(bundles.values()))) if bundles else None
-    check_placeholders(config, row, chain, bundles)
+    for staged in carriers:
+        if staged.media_has_frames != carriers[0].media_has_frames:
+            expected = f"{carriers[0].media_has_frames}, as in call {carriers[0].call.model_call_id}"
+            detail = call_fault(staged.call.model_call_id, "media_has_frames", staged.media_has_frames, expected)
+            raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, detail)
+    bundles = read_bundles(config, carriers, plane) if carriers else {}
+    names = [f"call {call_id}" for call_id in bundles]
+    fields = trainer_layout(join(list(bundles.values()), names)) if bundles else None
+    check_placeholders(row, chain, bundles)
+    check_merging(config, chain, bundles)
     return fields
 
 
-def read_bundles(
-    config: ReassemblerConfig, carriers: Sequence[StagedRow], staging: Staging, effects: list[Effect]
-) -> dict[str, Bundle]:
-    """One batched read of the calls that carry media: their valid bundles by call id, in the order of the chain."""
-    keys = tuple(staged.key for staged in carriers)
-    done = tuple(effects)
-    effects.append(Get(config.staging_partition, keys, MEDIA_TENSOR_COLUMNS))
+def read_bundles(config: ReassemblerConfig, carriers: Sequence[StagedRow], plane: DataPlane) -> dict[str, Bundle]:
+    """Read the calls that carry media in one batch: their valid bundles by call id, in the order of the chain."""
     try:
-        rows = staging.get(keys, done)
-        return {
-            staged.call.model_call_id: read_media(found, has_frames=staged.media_has_frames)
-            for staged, found in zip(carriers, rows, strict=True)
-        }
-    except (Rejected, ValueError) as error:
+        rows = plane.get(config.staging_partition, [staged.key for staged in carriers], MEDIA_TENSOR_COLUMNS)
+    except Rejected as rejected:
         # A row may be gone since its base columns were read: then its media are what is missing.
-        raise Rejected(Code.INVALID_MEDIA_COLUMNS, str(error)) from None
+        raise Rejected(Code.INVALID_MEDIA_COLUMNS, rejected.detail) from None
+    bundles: dict[str, Bundle] = {}
+    for staged, found in zip(carriers, rows, strict=True):
+        try:
+            bundles[staged.call.model_call_id] = read_media(found, has_frames=staged.media_has_frames)
+        except ValueError as error:
+            raise Rejected(Code.INVALID_MEDIA_COLUMNS, f"{staged.key}: {error}") from None
+    return bundles
 
 
-def check_placeholders(
-    config: ReassemblerConfig, row: LinearizedRow, chain: Sequence[StagedRow], bundles: Mapping[str, Bundle]
-) -> None:
-    """Media spans, tokens, bundles and flags agree in every call whose extras can be checked.
+def check_placeholders(row: LinearizedRow, chain: Sequence[StagedRow], bundles: Mapping[str, Bundle]) -> None:
+    """Check that spans, tokens, bundles and flags agree in every call whose extras can be read (decision D35).
 
-    A call without spans and without media passes whatever its tokens spell. Then nothing that the policy generated
-    anywhere in the chain is one of the ids that stand for embeddings: a trainer would look for pixels there.
+    A call without spans and without media passes whatever its tokens are. In all other cases no generated token in the
+    chain may be a placeholder id: a trainer would look for pixels there.
     """
     token_ids: dict[int, str] = {}
     for staged, link in zip(chain, row.link_spans, strict=True):
-        items = checkable_items(config, staged)
+        items = read_items(staged)
         if items is None:
             continue
         call = staged.call
@@ -87,41 +99,95 @@ def check_placeholders(
             raise mismatch(call.model_call_id, str(error)) from None
         token_ids |= {item.token_id: call.model_call_id for item in items}
     for staged, link in zip(chain, row.link_spans, strict=True):
-        for token in staged.call.token_ids_delta[link.carry_len :]:
-            if token in token_ids:
-                raise mismatch(staged.call.model_call_id, f"generated token {token} of the media of {token_ids[token]}")
+        for index, token in enumerate(staged.call.token_ids_delta):
+            if index >= link.carry_len and token in token_ids:
+                expected = f"no generated placeholder, as this id is in call {token_ids[token]}"
+                raise mismatch(staged.call.model_call_id, fault(f"token_ids_delta[{index}]", token, expected))
+
+
+def check_merging(config: ReassemblerConfig, chain: Sequence[StagedRow], bundles: Mapping[str, Bundle]) -> None:
+    """Check that each embedding position of a row's images represents as many patches (decision D37).
+
+    Four placeholders for one image and sixteen for another of the same size: for one of them the trainer has too few
+    embeddings, or too many.
+    """
+    factor = config.patches_per_embedding
+    for staged in chain:
+        bundle = bundles.get(staged.call.model_call_id)
+        if bundle is None:
+            continue
+        _, patch = check_pixels(bundle[BUNDLE_PIXELS])
+        for item in read_items(staged) or ():
+            try:
+                factor = check_embeddings(item, patch, factor)
+            except ValueError as error:
+                raise mismatch(staged.call.model_call_id, str(error)) from None
 
 
 def mismatch(call_id: str, detail: str) -> Rejected:
-    """The rejection of a chain for one of its calls."""
+    """Return the rejection of a chain for one of its calls."""
     return Rejected(Code.MEDIA_PLACEHOLDER_MISMATCH, detail, subject=call_id)
 
 
-def checkable_items(config: ReassemblerConfig, staged: StagedRow) -> tuple[MediaItem, ...] | None:
-    """The media items of a call, or None where its extras cannot be checked against their commitment.
+def read_items(staged: StagedRow) -> tuple[MediaItem, ...] | None:
+    """Return the media items of a call, or None where its extras do not parse, or are none that have a digest.
 
-    Extras without ``media_spans`` have no items. Raises ``Rejected(MEDIA_PLACEHOLDER_MISMATCH)`` for extras that were
-    committed to and hold no well-formed items.
+    Extras without ``media_spans`` have no items. Raises ``Rejected(MEDIA_PLACEHOLDER_MISMATCH)`` for items that are not
+    well-formed.
     """
     try:
-        fragment = fragment_of(staged) if config.direct_routes and staged.routed_len else None
-        extras = committed_extras(fragment, staged.extras_metadata_json, staged.call.extras_digest)
+        extras = read_metadata(staged.extras_metadata_json)
+        extras_digest(extras)
     except ValueError:
         return None
     try:
-        return parse_items(extras.get(MEDIA_SPANS, []))
+        return parse_items((extras or {}).get(MEDIA_SPANS, []))
     except ValueError as error:
         raise mismatch(staged.call.model_call_id, str(error)) from None
+
+
+def unchecked_calls(config: ReassemblerConfig, chain: Sequence[StagedRow]) -> tuple[str, ...]:
+    """Return the calls of an accepted chain whose extras nobody could compare with their commitment (decision D35).
+
+    What they say about media agrees with tokens and pixels, and may still not be what the engine said. The commitment
+    covers the routes, which only direct router replay has at hand; there, assembling them has compared it already.
+    """
+    routed = [staged.call.model_call_id for staged in chain if staged.routed_len]
+    return () if config.direct_routes else tuple(routed)
+
+
+def stray_placeholders(row: LinearizedRow, chain: Sequence[StagedRow]) -> tuple[tuple[str, int], ...]:
+    """Return per call of an accepted chain how many carry tokens represent embeddings, and are in no item.
+
+    A text may hold the token. So may a prompt whose image was lost before anything was staged.
+    """
+    items = [item for staged in chain for item in read_items(staged) or ()]
+    token_ids = {item.token_id for item in items}
+    runs = [range(start, start + length) for item in items for start, length in item.embedding_spans]
+    embedded = {position for run in runs for position in run}
+    counts = []
+    for staged, link in zip(chain, row.link_spans, strict=True):
+        carry = enumerate(staged.call.token_ids_delta[: link.carry_len], staged.call.prev_len)
+        stray = sum(token in token_ids and position not in embedded for position, token in carry)
+        counts.append((staged.call.model_call_id, stray))
+    return tuple(counts)
+
+
+def check_committed(staged: StagedRow) -> None:
+    """Check that the extras of a call without routes are what it committed to (decision D36)."""
+    try:
+        committed_extras(staged.call.extras_digest, staged.extras_metadata_json)
+    except ValueError as error:
+        raise Rejected(Code.MEDIA_COMMITMENT, str(error), subject=staged.call.model_call_id) from None
 
 
 # ── one group ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fit_into_group(outcome: RolloutOutcome, earlier: Sequence[RolloutOutcome], dims: Dims | None) -> RolloutOutcome:
-    """``outcome``, or its rejection where its media differ in kind from the group's first media row (decision D19).
+def fit_into_group(outcome: RolloutOutcome, earlier: Sequence[RolloutOutcome]) -> RolloutOutcome:
+    """Return ``outcome``, or its rejection if its media differ in kind from the group's first media row (decision D19).
 
-    A trainer concatenates the rows' media, which takes one pixel dtype, one feature width and one modality. ``dims``
-    is (L, K) before this rollout: rejected, it teaches nothing.
+    A trainer concatenates the rows' media, which takes one pixel dtype, one feature width and one modality.
     """
     first = next((other for other in earlier if other.rollout.media), None)
     if first is None or not outcome.rollout.media:
@@ -129,20 +195,24 @@ def fit_into_group(outcome: RolloutOutcome, earlier: Sequence[RolloutOutcome], d
     wanted, found = media_kind(first), media_kind(outcome)
     if found == wanted:
         return outcome
-    return outcome.rejected(Rejected(Code.MEDIA_GROUP_INCOMPATIBLE, f"{found} after {wanted}"), dims)
+    rollout = outcome.rollout
+    expected = f"{', '.join(wanted)}, as in rollout {first.rollout.rollout_id}"
+    detail = f"rollout {rollout.rollout_id}: {fault('media', ', '.join(found), expected)}"
+    reason = Rejected(Code.MEDIA_GROUP_INCOMPATIBLE, detail)
+    return rejected_rollout(rollout.rollout_id, rollout.reward, outcome.receipt, outcome.own_keys, reason)
 
 
-def media_kind(outcome: RolloutOutcome) -> tuple[str, int, bool]:
-    """What must agree within a group: pixel dtype, feature width, and whether the items are videos."""
+def media_kind(outcome: RolloutOutcome) -> tuple[str, str, str]:
+    """Return what must agree within a group: pixel dtype, feature width, and modality."""
     assert outcome.rollout.media is not None
     pixels = outcome.rollout.media[PIXEL_VALUES]
-    return pixels.dtype, pixels.shape[1], outcome.media_has_frames
+    return pixels.dtype, f"{pixels.shape[1]} features", "videos" if outcome.media_has_frames else "images"
 
 
 def group_fields(rollouts: Sequence[FinalizedRollout]) -> dict[str, tuple[Tensor | None, ...]]:
-    """Per media field one logical row per rollout, in order; None for text rollouts and placeholders.
+    """Return, per media field, one logical row per rollout, in order; None for text rollouts and placeholders.
 
-    No field at all where no rollout has media.
+    There are no fields where no rollout has media.
     """
     if not any(rollout.media for rollout in rollouts):
         return {}
@@ -152,7 +222,7 @@ def group_fields(rollouts: Sequence[FinalizedRollout]) -> dict[str, tuple[Tensor
 
 
 def row_columns(fields: Mapping[str, Sequence[Tensor | None]], index: int) -> dict[str, Tensor]:
-    """The published media columns of one row: flat, so that rows differ in length alone; empty without media."""
+    """Return the published media columns of one row: flat, so that rows differ in length alone; empty without media."""
     columns = {}
     for name, rows in fields.items():
         kept = rows[index]
@@ -165,7 +235,7 @@ def row_columns(fields: Mapping[str, Sequence[Tensor | None]], index: int) -> di
 
 
 def row_shape_tags(fields: Mapping[str, Sequence[Tensor | None]], index: int) -> dict[str, Any]:
-    """The tags that give a row's flat media columns their shapes back.
+    """Return the tags that give a row's flat media columns their shapes back.
 
     ``shapes`` lists the shape of every tensor in the row, one or none; ``pad`` says that nothing is to be padded.
     """

@@ -1,6 +1,6 @@
-"""What a finalized group reports about itself (section 8): ``finalize/`` metrics and ``advisory/`` counts.
+"""The report of a finalized group about itself (section 8): ``finalize/`` metrics and ``advisory/`` counts.
 
-Metrics look at raw receipts, which may hold anything, and never raise: a manifest that is not a list counts as
+Metrics read raw receipts, which may hold anything, and never raise: a manifest that is not a list counts as
 empty, a manifest entry that is not an object is skipped. Advisories describe rows that were accepted and look odd.
 """
 
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
+from rollproof.spec.advisories import LONGEST, find_advisories, ids_per_token, names
 from rollproof.spec.constants import MODE_TOKEN_IN, ROUTE_SENTINEL, TERMINAL_SELECTIONS
 from rollproof.spec.outcomes import RolloutOutcome
+from rollproof.spec.plan import encoded_plan_size, has_routes
+from rollproof.spec.receipt import manifest_entries, manifest_rows, own_keys_listed
 from rollproof.spec.records import GroupRequest, ReassemblerConfig, RouteAssemblyPlan
-from rollproof.spec.routes import encoded_plan_size, has_routes
-from rollproof.spec.tensor import to_float32
+from rollproof.spec.rejections import Code
 
 
 def group_metrics(
@@ -24,18 +25,19 @@ def group_metrics(
     outcomes: Sequence[RolloutOutcome],
     plans: Sequence[RouteAssemblyPlan],
 ) -> dict[str, float]:
-    """All metrics of one group; ``plans`` holds every row's route plan, placeholders included, in deferred mode."""
+    """Return all metrics of a group; ``plans`` holds all rows' route plans, placeholders included, in deferred mode."""
     return (
         rollout_metrics(outcomes)
         | receipt_metrics(request.receipts)
+        | unreadable_rows(request, outcomes)
         | rejection_metrics(outcomes)
         | (route_metrics(config, outcomes, plans) if config.router_replay_enabled else {})
-        | advisories(config, outcomes)
+        | advisories(config, outcomes, request.current_weight_version)
     )
 
 
 def rollout_metrics(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
-    """Counts over the finalized rollouts."""
+    """Count over the finalized rollouts."""
     rollouts = [outcome.rollout for outcome in outcomes]
     valid = [rollout for rollout in rollouts if rollout.valid]
     with_media = sum(1 for rollout in valid if rollout.media)
@@ -46,14 +48,8 @@ def rollout_metrics(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
     }
 
 
-def manifest_rows(receipt: Any) -> list[Mapping[str, Any]]:
-    """The manifest entries of a raw receipt that are objects."""
-    manifest = receipt.get("manifest") if type(receipt) is dict else None
-    return [row for row in manifest if type(row) is dict] if type(manifest) is list else []
-
-
 def receipt_metrics(receipts: Sequence[Any]) -> dict[str, float]:
-    """Counts over the raw receipts."""
+    """Count over the raw receipts."""
     known = [receipt for receipt in receipts if type(receipt) is dict]
     rows = [row for receipt in known for row in manifest_rows(receipt)]
     token_in = sum(1 for row in rows if row.get("mode", MODE_TOKEN_IN) == MODE_TOKEN_IN)
@@ -74,23 +70,45 @@ def receipt_metrics(receipts: Sequence[Any]) -> dict[str, float]:
     return metrics
 
 
+def unreadable_rows(request: GroupRequest, outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
+    """Count what receipts that do not parse list without a key of their rollout (decision D34): it stays staged.
+
+    Where there is nothing of the kind there is no metric.
+    """
+    count = 0
+    for rollout_id, receipt, outcome in zip(request.rollout_ids, request.receipts, outcomes, strict=True):
+        if outcome.receipt is None:
+            count += len(manifest_entries(receipt)) - len(own_keys_listed(rollout_id, receipt))
+    return {"finalize/unreadable_manifest_rows": float(count)} if count else {}
+
+
 def disagrees(receipt: Mapping[str, Any]) -> bool:
-    """Whether the attribution trail of a raw receipt records that witnesses disagreed."""
+    """Return whether the attribution trail of a raw receipt records that witnesses disagreed."""
     trail = receipt.get("terminal_attribution_reason")
     return type(trail) is str and "witness_disagreement" in trail
 
 
 def rejection_metrics(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
-    """How often each code rejected a rollout: the reason up to its first colon."""
-    reasons = (outcome.rollout.rejection_reason for outcome in outcomes)
-    counts = Counter(reason.partition(":")[0] for reason in reasons if reason is not None)
-    return {f"finalize/capture_failure_reason_{code}_count": float(count) for code, count in counts.items()}
+    """Count how often each code rejected a rollout, and each code of section 4 beneath ``rebuild_failed``.
+
+    A code that rejected nothing has no metric. ``capture_failure_reason`` is the older name of the same count.
+    """
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        if outcome.rollout.rejection_reason is None:
+            continue
+        code, subject, *_ = (*outcome.rollout.rejection_reason.split(":"), "")
+        counts[f"finalize/capture_failure_reason_{code}_count"] += 1
+        counts[f"finalize/rejection_{code}_count"] += 1
+        if code == Code.REBUILD_FAILED.code:
+            counts[f"finalize/rebuild_failed_{subject}_count"] += 1
+    return {name: float(count) for name, count in counts.items()}
 
 
 def route_metrics(
     config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome], plans: Sequence[RouteAssemblyPlan]
 ) -> dict[str, float]:
-    """Route coverage over valid rows; in deferred mode also the size of all plans."""
+    """Return route coverage over valid rows; in deferred mode also the size of all plans."""
     valid = [outcome.rollout for outcome in outcomes if outcome.rollout.valid]
     metrics = {}
     if valid:
@@ -107,85 +125,20 @@ def route_metrics(
     return metrics
 
 
-def token_routes(outcome: RolloutOutcome) -> list[tuple[int | float | bool, ...]]:
-    """Per token of the row, its expert ids over all layers; empty where the row has no routes."""
-    routed = outcome.rollout.routed_experts
-    if routed is None:
-        return []
-    width = routed.shape[1] * routed.shape[2]
-    ids = routed.values()
-    return [ids[start : start + width] for start in range(0, len(ids), width)]
-
-
 def rollout_sentinels(outcome: RolloutOutcome) -> int:
-    """How many tokens of a valid row are sentinel in all layers."""
+    """Return how many tokens of a valid row are sentinel in all layers."""
     if outcome.rollout.routed_experts is None:
         return len(outcome.rollout.token_ids)
-    return sum(set(ids) == {ROUTE_SENTINEL} for ids in token_routes(outcome))
+    return sum(set(ids) == {ROUTE_SENTINEL} for ids in ids_per_token(outcome))
 
 
-def advisories(config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:
-    """What looks odd about the valid rows. A count of 0 is reported too; nothing here rejects."""
-    valid = [outcome for outcome in outcomes if outcome.rollout.valid]
-    counts = {
-        "positive_logprob_tokens": sum(sum(value > 0.0 for value in outcome.rollout.logprobs) for outcome in valid),
-        "zero_logprob_generations": sum(map(zero_logprob_generations, valid)),
-        "weight_version_falls": sum(map(weight_version_falls, valid)),
-        "reward_disagreement": sum(map(reward_disagrees, valid)),
-        "overlong_rows": sum(len(outcome.rollout.token_ids) > config.max_seq_len for outcome in valid),
-        "several_extended_roots": sum(extended_roots(outcome) > 1 for outcome in valid),
+def advisories(
+    config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome], current: int | None = None
+) -> dict[str, float]:
+    """Return how often something looks odd about the valid rows. A count of 0 is reported too; nothing here rejects."""
+    found = find_advisories(config, outcomes, current)
+    counts = {name: [one.count for one in found if one.name == name] for name in names(config, current)}
+    return {
+        f"advisory/{name}": float(max(each, default=0) if name in LONGEST else sum(each))
+        for name, each in counts.items()
     }
-    if config.router_replay_enabled:
-        counts["routeless_calls"] = sum(map(routeless_calls, valid))
-    if config.direct_routes:
-        counts["repeated_route_run"] = max(map(longest_route_run, valid), default=0)
-    return {f"advisory/{name}": float(count) for name, count in counts.items()}
-
-
-def zero_logprob_generations(outcome: RolloutOutcome) -> int:
-    """Calls of the chain whose generated log-probabilities are all 0.0."""
-    assert outcome.row is not None
-    count, start = 0, 0
-    for span in outcome.row.link_spans:
-        end = start + span.carry_len + span.generation_len
-        count += not any(outcome.row.logprobs[start + span.carry_len : end])
-        start = end
-    return count
-
-
-def weight_version_falls(outcome: RolloutOutcome) -> int:
-    """Calls of the chain that ran under an older weight version than their parent."""
-    assert outcome.row is not None
-    return sum(later < earlier for earlier, later in pairwise(outcome.row.weight_versions))
-
-
-def reward_disagrees(outcome: RolloutOutcome) -> bool:
-    """Whether the receipt names another reward than the one that is published; both as float32."""
-    assert outcome.receipt is not None
-    stated = outcome.receipt.reward
-    return stated is not None and to_float32(stated) != outcome.rollout.reward
-
-
-def extended_roots(outcome: RolloutOutcome) -> int:
-    """Root calls of the manifest that some call continues."""
-    assert outcome.receipt is not None
-    parents = {record.parent_call_id for record in outcome.receipt.manifest}
-    roots = [record for record in outcome.receipt.manifest if record.parent_call_id is None]
-    return sum(record.model_call_id in parents for record in roots)
-
-
-def routeless_calls(outcome: RolloutOutcome) -> int:
-    """Calls of the chain without staged routes, in a chain where some call has them."""
-    return outcome.route_lengths.count(0) if any(outcome.route_lengths) else 0
-
-
-def longest_route_run(outcome: RolloutOutcome) -> int:
-    """The longest run of tokens that repeat one route which is not sentinel; 0 where no token has a route."""
-    longest, run, previous = 0, 0, None
-    for ids in token_routes(outcome):
-        if set(ids) == {ROUTE_SENTINEL}:
-            run, previous = 0, None
-            continue
-        run = run + 1 if ids == previous else 1
-        longest, previous = max(longest, run), ids
-    return longest

@@ -1,20 +1,23 @@
-"""The data plane as the spec sees it: what staging holds, and what a finalizer does to it, as values.
+"""The data plane as a finalizer uses it: one batched read after another, one publication, one removal (section 5).
 
-A finalizer reads staged rows, puts published rows, and clears staging. The spec returns these steps as a sequence of
-effects, so that "one read", "publish before clear" and "clear only what you own" are checked like any other value.
+What a finalizer does is kept as a list of effects, so that "one read", "publish before clear" and "clear only what you
+own" are checked like any other value. A data plane answers a request for rows that it does not hold in one of several
+ways: fewer rows, an empty answer, or an error of its own for "not there" (a row whose storage was lost is not there
+either). All of them are a miss. Every other error, whatever its type, is an outage, which says nothing about the rows:
+it propagates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.staged import Row
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import fault, first_of
 
 
 class Outage(Exception):
@@ -58,53 +61,33 @@ class Clear:
 Effect: TypeAlias = Get | Put | Clear
 
 
-@frozen
-class Faults:
-    """Which operations of the data plane fail with an error of its own. Reads are counted from 0."""
-
-    failing_get: int | None = None
-    put: bool = False
-    clear: bool = False
-
-
-NO_FAULTS: Final = Faults()
-
-
-class OnMiss(StrEnum):
-    """How a data plane says that it does not hold a row. The contract's answer is the same for all."""
-
-    FEWER = "fewer"
-    """A partial miss: the rows that are there, without an error. A total miss: a ValueError."""
-    EMPTY = "empty"
-    """The rows that are there, be it none."""
-    KEY_ERROR = "key_error"
-    """A KeyError for any miss."""
-
-
-@frozen
-class Staging:
-    """What a staging partition holds, how the data plane over it says "not there", and how it fails."""
+@define
+class DataPlane:
+    """The staged rows by key, and every effect so far in order. Each method raises ``Outage`` if the plane fails."""
 
     rows: Mapping[str, Row] = field(factory=dict)
-    faults: Faults = NO_FAULTS
-    on_miss: OnMiss = OnMiss.FEWER
+    effects: list[Effect] = field(factory=list, init=False)
 
-    def get(self, keys: Sequence[str], done: Sequence[Effect]) -> list[Row]:
-        """The rows of ``keys``, in that order; ``done`` are the effects so far, this read not included.
+    def get(self, partition: str, keys: Sequence[str], columns: Sequence[str]) -> list[Row]:
+        """Return the staged rows of ``keys``, in that order.
 
-        Raises ``Rejected(MISSING_STAGING_ROW)`` where one is absent, however the data plane says so, and ``Outage``.
+        Raise ``Rejected(MISSING_STAGING_ROW)`` if one is not there.
         """
-        if self.faults.failing_get == sum(isinstance(effect, Get) for effect in done):
-            raise Outage("the data plane failed while reading")
+        self.take_effect(Get(partition, tuple(keys), tuple(columns)))
         absent = [key for key in keys if key not in self.rows]
         if absent:
-            raise Rejected(Code.MISSING_STAGING_ROW, ", ".join(absent))
+            raise Rejected(Code.MISSING_STAGING_ROW, f"{first_of(absent)}: {fault('staged row', None, 'one')}")
         return [self.rows[key] for key in keys]
 
-    def after(self, effects: Iterable[Effect]) -> Staging:
-        """What staging holds once these effects have happened, and nothing fails any more."""
-        cleared = {key for effect in effects if isinstance(effect, Clear) for key in effect.keys}
-        if self.faults.clear:
-            cleared = set()
-        rows = {key: row for key, row in self.rows.items() if key not in cleared}
-        return Staging(rows, on_miss=self.on_miss)
+    def put(self, partition: str, sample_ids: Sequence[str], rows: Sequence[PublishedRow]) -> None:
+        """Publish ``rows`` under ``sample_ids``, all or none."""
+        self.take_effect(Put(partition, tuple(sample_ids), tuple(rows)))
+
+    def clear(self, partition: str, keys: Sequence[str]) -> None:
+        """Remove the staged rows of ``keys``."""
+        self.take_effect(Clear(partition, tuple(keys)))
+        self.rows = {key: row for key, row in self.rows.items() if key not in keys}
+
+    def take_effect(self, effect: Effect) -> None:
+        """Record that ``effect`` happens."""
+        self.effects.append(effect)

@@ -6,141 +6,169 @@ the value is (decision D4): the reader looks only at the fields it knows and nev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from attrs import NOTHING, fields, frozen
 
 from rollproof.spec.constants import (
     CAPTURE_MODES,
     DIGEST_VERSION,
     EXTRAS_DIGEST_VERSION,
-    MODE_TOKEN_IN,
     SCHEMA_VERSION,
     TERMINAL_SELECTIONS,
 )
 from rollproof.spec.records import CallRecord, Receipt
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.values import (
+    ROLLOUT_ID,
+    call_fault,
     check_position,
-    check_versions,
+    entry,
     expect,
+    fault,
+    first_repeated,
     is_digest,
     is_identifier,
     is_length,
     is_number,
     is_rollout_id,
     is_text,
+    owned_key,
 )
 
-REQUIRED: Final = object()
-"""Marks a field that has no default."""
 
-Rule = Callable[[object], bool]
+@frozen
+class Domain:
+    """What a field may be: a rule, and the words for it in an error."""
 
-
-def nullable(rule: Rule) -> Rule:
-    """The rule, or null."""
-    return lambda value: value is None or rule(value)
+    holds: Callable[[object], bool]
+    expected: str
 
 
-def exactly(version: int) -> Rule:
-    """That int: 2.0 and true are other values."""
-    return lambda value: type(value) is int and value == version
+def nullable(domain: Domain) -> Domain:
+    """Return the domain with null."""
+    return Domain(lambda value: value is None or domain.holds(value), f"null or {domain.expected}")
 
 
-def one_of(choices: tuple[str, ...]) -> Rule:
-    """One of a few texts."""
-    return lambda value: type(value) is str and value in choices
+def exactly(version: int) -> Domain:
+    """Return the domain of exactly this int; 2.0 and True are not in it."""
+    return Domain(lambda value: type(value) is int and value == version, str(version))
 
 
-VERSION_FIELDS: Final[dict[str, tuple[Rule, object]]] = {
-    "schema_version": (exactly(SCHEMA_VERSION), SCHEMA_VERSION),
-    "digest_version": (exactly(DIGEST_VERSION), DIGEST_VERSION),
-    "extras_digest_version": (exactly(EXTRAS_DIGEST_VERSION), EXTRAS_DIGEST_VERSION),
+def one_of(choices: tuple[str, ...]) -> Domain:
+    """Return the domain of a few strings."""
+    return Domain(lambda value: type(value) is str and value in choices, " or ".join(choices))
+
+
+IDENTIFIER: Final = Domain(is_identifier, "a non-empty string")
+TEXT: Final = Domain(is_text, "a string")
+LENGTH: Final = Domain(is_length, "an integer in [0, 2**63)")
+NUMBER: Final = Domain(is_number, "a finite number")
+DIGEST: Final = Domain(is_digest, "64 lowercase hex characters")
+
+VERSION_RULES: Final[dict[str, Domain]] = {
+    "schema_version": exactly(SCHEMA_VERSION),
+    "digest_version": exactly(DIGEST_VERSION),
+    "extras_digest_version": exactly(EXTRAS_DIGEST_VERSION),
 }
 
-MANIFEST_FIELDS: Final[dict[str, tuple[Rule, object]]] = {
-    "model_call_id": (is_identifier, REQUIRED),
-    "parent_call_id": (nullable(is_identifier), None),
-    "prev_len": (is_length, REQUIRED),
-    "delta_len": (is_length, REQUIRED),
-    "cum_len": (is_length, REQUIRED),
-    "weight_version": (is_length, REQUIRED),
-    "digest": (is_digest, REQUIRED),
-    "extras_digest": (is_digest, REQUIRED),
-    "staging_key": (is_identifier, REQUIRED),
-    "chain_hash": (is_digest, REQUIRED),
-    "cumulative_hash": (is_digest, REQUIRED),
-    "response_id": (is_identifier, REQUIRED),
-    "mode": (one_of(CAPTURE_MODES), MODE_TOKEN_IN),
-    "admitted_at": (nullable(is_number), None),
-    "output_fingerprint": (nullable(is_digest), None),
-    "continuation_fingerprint": (nullable(is_digest), None),
-    "fingerprint_version": (is_length, 0),
-    **VERSION_FIELDS,
+MANIFEST_FIELDS: Final[dict[str, Domain]] = {
+    "model_call_id": IDENTIFIER,
+    "parent_call_id": nullable(IDENTIFIER),
+    "prev_len": LENGTH,
+    "delta_len": LENGTH,
+    "cum_len": LENGTH,
+    "weight_version": LENGTH,
+    "digest": DIGEST,
+    "extras_digest": DIGEST,
+    "staging_key": IDENTIFIER,
+    "chain_hash": DIGEST,
+    "cumulative_hash": DIGEST,
+    "response_id": IDENTIFIER,
+    "mode": one_of(CAPTURE_MODES),
+    "admitted_at": nullable(NUMBER),
+    "output_fingerprint": nullable(DIGEST),
+    "continuation_fingerprint": nullable(DIGEST),
+    "fingerprint_version": LENGTH,
+    **VERSION_RULES,
 }
-"""Per field of a manifest row: what it must be, and its value where it is absent."""
+"""Per field of a manifest row: its domain."""
 
-RECEIPT_FIELDS: Final[dict[str, tuple[Rule, object]]] = {
-    "rollout_id": (is_rollout_id, REQUIRED),
-    "reward": (nullable(is_number), None),
-    "terminal_model_call_id": (nullable(is_identifier), None),
-    "manifest": (lambda value: type(value) is list, []),
-    "capture_poisoned": (lambda value: type(value) is bool, False),
-    "failure_reason": (nullable(is_text), None),
-    "terminal_selection": (nullable(one_of(TERMINAL_SELECTIONS)), None),
-    "terminal_attribution_reason": (nullable(is_text), None),
-    **VERSION_FIELDS,
+RECEIPT_FIELDS: Final[dict[str, Domain]] = {
+    "rollout_id": Domain(is_rollout_id, ROLLOUT_ID),
+    "reward": nullable(NUMBER),
+    "terminal_model_call_id": nullable(IDENTIFIER),
+    "manifest": Domain(lambda value: type(value) is list, "a list"),
+    "capture_poisoned": Domain(lambda value: type(value) is bool, "a bool"),
+    "failure_reason": nullable(TEXT),
+    "terminal_selection": nullable(one_of(TERMINAL_SELECTIONS)),
+    "terminal_attribution_reason": nullable(TEXT),
+    **VERSION_RULES,
 }
 
 
-def read_fields(value: object, fields: dict[str, tuple[Rule, object]], what: str) -> dict[str, Any]:
-    """The known fields of a JSON object, absent ones filled in; ``ValueError`` on any violation."""
+def defaults_of(record: type) -> dict[str, Any]:
+    """Return the fields that may be absent, each with its default."""
+    return {field.name: field.default for field in fields(record) if field.default is not NOTHING}
+
+
+MANIFEST_DEFAULTS: Final = {"parent_call_id": None} | defaults_of(CallRecord)
+RECEIPT_DEFAULTS: Final = defaults_of(Receipt)
+
+
+def read_fields(value: object, rules: dict[str, Domain], defaults: dict[str, Any], what: str) -> dict[str, Any]:
+    """Return the known fields of a JSON object, absent ones filled in; ``ValueError`` on any violation."""
     if type(value) is not dict:
-        raise ValueError(f"{what}: expected an object, got a {type(value).__name__}")
+        raise ValueError(fault(what, value, "an object"))
     for name in value:
-        expect(type(name) is str and name in fields, what, name, "a known field")
-    result = {}
-    for name, (rule, default) in fields.items():
-        found = value.get(name, default)
-        if found is REQUIRED:
-            raise ValueError(f"{what}: {name} is missing")
-        expect(rule(found), f"{what}: {name}", found, "a value of its domain")
-        result[name] = found
-    return result
+        expect(type(name) is str and name in rules, f"{what}: field", name, "a known field")
+    for name, domain in rules.items():
+        if name not in value:
+            expect(name in defaults, f"{what}: {name}", None, f"{domain.expected}; the field is missing")
+        else:
+            expect(domain.holds(value[name]), f"{what}: {name}", value[name], domain.expected)
+    return {name: value.get(name, defaults.get(name)) for name in rules}
 
 
-def parse_call_record(value: object) -> CallRecord:
-    """One manifest row; ``ValueError`` names the violated rule."""
-    fields = read_fields(value, MANIFEST_FIELDS, "manifest row")
-    if fields["admitted_at"] is not None:
-        fields["admitted_at"] = float(fields["admitted_at"])
-    record = CallRecord(**fields)
-    check_versions(record)
-    check_position(record)
+def parse_call_record(value: object, index: int) -> CallRecord:
+    """Read one manifest row; ``ValueError`` names the row and the violated rule."""
+    keys = [value.get("staging_key"), value.get("model_call_id")] if type(value) is dict else []
+    where = entry("manifest row", index, keys)
+    found = read_fields(value, MANIFEST_FIELDS, MANIFEST_DEFAULTS, where)
+    if found["admitted_at"] is not None:
+        found["admitted_at"] = float(found["admitted_at"])
+    record = CallRecord(**found)
+    try:
+        check_position(record)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     return record
 
 
 def parse_receipt(value: Any) -> Receipt:
-    """A JSON value as a receipt.
+    """Read a JSON value as a receipt.
 
     Raises ``Rejected(INVALID_RECEIPT)`` for every value that is not one, and nothing else.
     """
     try:
-        fields = read_fields(value, RECEIPT_FIELDS, "receipt")
-        fields["manifest"] = tuple(parse_call_record(row) for row in fields["manifest"])
-        if fields["reward"] is not None:
-            fields["reward"] = float(fields["reward"])
-        receipt = Receipt(**fields)
-        check_receipt(receipt)
+        found = read_fields(value, RECEIPT_FIELDS, RECEIPT_DEFAULTS, "receipt")
+        found["manifest"] = tuple(parse_call_record(row, index) for index, row in enumerate(found["manifest"]))
+        if found["reward"] is not None:
+            found["reward"] = float(found["reward"])
+        receipt = Receipt(**found)
+        check_agreement(receipt)
     except ValueError as error:
         raise Rejected(Code.INVALID_RECEIPT, str(error)) from None
     return receipt
 
 
-def check_receipt(receipt: Receipt) -> None:
-    """How a receipt's fields must agree with each other (section 3)."""
+def check_agreement(receipt: Receipt) -> None:
+    """Check that a receipt's fields agree with each other (section 3)."""
     call_ids = [record.model_call_id for record in receipt.manifest]
-    expect(len(call_ids) == len(set(call_ids)), "manifest", call_ids, "distinct call ids")
+    again = first_repeated(call_ids)
+    if again is not None:
+        raise ValueError(call_fault(call_ids[again], "model_call_id", call_ids[again], "another one in every row"))
     terminal, selection = receipt.terminal_model_call_id, receipt.terminal_selection
     expect(terminal is None or terminal in call_ids, "terminal_model_call_id", terminal, "a call of the manifest")
     if not receipt.capture_poisoned:
@@ -150,3 +178,30 @@ def check_receipt(receipt: Receipt) -> None:
     if selection is None:
         expect(terminal is None, "terminal_model_call_id", terminal, "null where no selection was made")
         expect(receipt.failure_reason is not None, "failure_reason", None, "a reason where no selection was made")
+
+
+# ── what can be read of any value ───────────────────────────────────────────────────────────────────────────────────
+
+
+def manifest_entries(receipt: Any) -> list[Any]:
+    """Return the manifest of a raw receipt, whatever its entries are; nothing where it is not a list."""
+    manifest = receipt.get("manifest") if type(receipt) is dict else None
+    return manifest if type(manifest) is list else []
+
+
+def manifest_rows(receipt: Any) -> list[Mapping[str, Any]]:
+    """Return the manifest entries of a raw receipt that are objects."""
+    return [row for row in manifest_entries(receipt) if type(row) is dict]
+
+
+def own_keys_listed(rollout_id: str, receipt: Any) -> list[str]:
+    """Return the key of every manifest entry of a raw receipt that names a key of its rollout (decisions D14, D34).
+
+    Receipts are untrusted: a key that names another rollout's data must never be cleared. A rollout id with a "/" in
+    it is no rollout id, and owns nothing: "a/b" + "/" + "c" would be the key of rollout "a", call "b/c".
+    """
+    if not is_rollout_id(rollout_id):
+        return []
+    listed = [row for row in manifest_rows(receipt) if is_identifier(row.get("model_call_id"))]
+    named = [(row.get("staging_key"), owned_key(rollout_id, row["model_call_id"])) for row in listed]
+    return [own for key, own in named if key == own]

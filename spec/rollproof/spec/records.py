@@ -1,19 +1,31 @@
-"""The record classes: what was staged, what a receipt lists, what comes out (sections 3 to 6).
+"""The vocabulary of values that chapters hand to each other (sections 3 to 8), with their defaults.
 
-Plain values without behaviour. They do not check themselves, because the checks have an order (section 4) and a
-verifier must be able to look at a wrong one: ``receipt``, ``staged`` and ``lineage`` state the rules.
+Values without behaviour, in the order of the chapters. They do not check themselves, because the checks have an order
+(section 4) and a verifier must be able to look at a wrong value; only the configuration, which is the caller's own,
+refuses what contradicts itself. The defaults of ``CallRecord`` and ``Receipt`` are what an absent field means; those of
+``ReassemblerConfig`` are this project's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import field, frozen
 
-from rollproof.spec.constants import DIGEST_VERSION, EXTRAS_DIGEST_VERSION, SCHEMA_VERSION
+from rollproof.spec.constants import (
+    DIGEST_VERSION,
+    DROP_REASON,
+    EXTRAS_DIGEST_VERSION,
+    MODE_TOKEN_IN,
+    ROUTE_BOUNDARY_CHOICES,
+    SCHEMA_VERSION,
+)
 from rollproof.spec.rejections import Code
 from rollproof.spec.tensor import Tensor
+
+CAPABILITY: Final = {"capability": True}
+"""Metadata of a field that belongs to a capability: with its default it means nothing, and is left out in JSON."""
 
 
 @frozen
@@ -56,7 +68,7 @@ class CallRecord:
     chain_hash: str
     cumulative_hash: str
     response_id: str
-    mode: str
+    mode: str = MODE_TOKEN_IN
     admitted_at: float | None = None
     output_fingerprint: str | None = None
     continuation_fingerprint: str | None = None
@@ -145,6 +157,10 @@ class RouteSpan:
     staged_route_len: int
     extras_digest_version: int
     extras_digest: str
+    boundary_token_index: int | None = field(default=None, metadata=CAPABILITY)
+    """Where the token is whose route the call's sidecar holds (section 10); None where the call has none."""
+    repair_previous_token: bool = field(default=False, metadata=CAPABILITY)
+    """Whether the sidecar takes the place of that token's route."""
 
 
 @frozen
@@ -173,6 +189,30 @@ class ReassemblerConfig:
     num_experts: int | None = None
     vocab_size: int | None = None
     allow_repeated_experts: bool = False
+    patches_per_embedding: int | None = None
+    """The merge factor of images, where it is known (decision D37)."""
+    publish_group_key: bool = False
+    """Whether rows have the column ``group_key`` (decision D39)."""
+    least_plausible_logprob: float = -60.0
+    """Log-probabilities below it, as float32, are counted by the advisory ``implausible_logprobs``."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a generation, where they are known, for the advisory ``stop_token_not_trained``."""
+    route_boundary: str | None = field(default=None, metadata=CAPABILITY)
+    """Reads boundary sidecars, and says what becomes of boundary tokens without one (D28); None refuses sidecars."""
+
+    top_logprobs: int = field(default=0, metadata=CAPABILITY)
+    """How many candidates per generated token the sampler columns have (section 12); 0 reads and publishes none."""
+
+    @top_logprobs.validator
+    def _is_count(self, _: object, value: int) -> None:
+        if type(value) is not int or value < 0:
+            raise ValueError(f"top_logprobs: got {value!r}, expected a number of candidates, or 0")
+
+    @route_boundary.validator
+    def _is_choice(self, _: object, value: str | None) -> None:
+        if value is not None and value not in ROUTE_BOUNDARY_CHOICES:
+            choices = ", ".join(ROUTE_BOUNDARY_CHOICES)
+            raise ValueError(f"route_boundary: got {value!r}, expected None or one of {choices}")
 
     @defer_routed_experts_to_policy.validator
     def _has_routes_to_defer(self, _: object, value: bool) -> None:
@@ -181,7 +221,7 @@ class ReassemblerConfig:
 
     @property
     def direct_routes(self) -> bool:
-        """Routes are assembled before publication (section 6)."""
+        """Whether routes are assembled before publication (section 6)."""
         return self.router_replay_enabled and not self.defer_routed_experts_to_policy
 
 
@@ -198,6 +238,8 @@ class GroupRequest:
     prompt_idx: int = 0
     loss_multiplier: float = 1.0
     canonical_sample_ids: tuple[str, ...] | None = None
+    current_weight_version: int | None = None
+    """The newest version that can have generated anything, for the advisory ``version_above_current``."""
 
 
 @frozen
@@ -222,7 +264,7 @@ class FinalizedRollout:
 
 @frozen
 class FinalizedGroup:
-    """What ``finalize_group`` returns (section 8), with the batch metadata spread out."""
+    """What ``finalize_group`` returns (section 8). ``group.batch_meta`` gathers what describes the published batch."""
 
     sample_ids: tuple[str, ...]
     fields: frozenset[str]
@@ -237,6 +279,11 @@ class FinalizedGroup:
     valid_row_count: int = 0
     total_row_count: int = 0
 
+    @property
+    def drop_reason(self) -> str | None:
+        """Why nothing was published, or None."""
+        return DROP_REASON if self.dropped else None
+
 
 @frozen
 class Cut:
@@ -246,6 +293,8 @@ class Cut:
     rollout_id: str
     prefix_token_ids: tuple[int, ...]
     prefix_keys: tuple[str, ...] = ()
+    terminal: bool = False
+    """Whether the call was complete when it was cut, so that nothing needs to follow (decision D25)."""
 
 
 @frozen

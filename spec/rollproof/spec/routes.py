@@ -7,69 +7,52 @@ all sentinel: replay then uses the model's own router.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve
 
-from rollproof.spec.assembly import RouteFragment, all_sentinel, execute, read_metadata
+from rollproof.spec.assembly import all_sentinel, execute, missing_fragment
 from rollproof.spec.constants import (
-    ROUTE_BOUNDARY_SIDECAR,
+    AS_STAGED,
+    BOUNDARY_REQUIRED,
+    ROUTE_BOUNDARY,
+    ROUTE_BOUNDARY_FIELDS,
+    ROUTE_ENCODING_ATTACHMENT,
     ROUTE_ENCODING_ENVELOPE,
     ROUTE_ENCODING_LIST,
     ROUTE_ENCODING_NONE,
     ROUTED_EXPERTS,
 )
-from rollproof.spec.digest import extras_digest
 from rollproof.spec.envelope import decode_routes
+from rollproof.spec.extras import RouteFragment, committed_extras, read_metadata
 from rollproof.spec.outcomes import Dims
-from rollproof.spec.plan import (
-    SpanMode,
-    check_plan,
-    decode_plan,
-    encode_plan,
-    encoded_plan_size,
-    has_routes,
-    placeholder_plan,
-    span_mode,
-)
+from rollproof.spec.plan import SpanMode, check_plan, has_routes, plan_schema, span_mode
+from rollproof.spec.plane import DataPlane
 from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig, RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.staged import Row, StagedRow, raw_bytes, scalar
+from rollproof.spec.route_boundary import boundary_index, unsupported_field
+from rollproof.spec.staged import StagedRow
 from rollproof.spec.tensor import Tensor
-
-__all__ = [
-    "FRAGMENT_COLUMNS",
-    "ReplayedRow",
-    "assemble_directly",
-    "encode_plan",
-    "encoded_plan_size",
-    "execute_published_plan",
-    "failure_counts",
-    "fragment_keys",
-    "has_routes",
-    "placeholder_plan",
-    "rollout_plan",
-    "row_routes",
-    "staged_fragment",
-    "staged_routes",
-]
+from rollproof.spec.values import fault, first_repeated
 
 # ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def staged_routes(extras: Mapping[str, Any] | None, delta_len: int) -> tuple[int, Tensor | None]:
-    """How a call's routes are staged: the encoding, and the column ``[1, delta_len, L, K]``; (0, None) without routes.
+    """Return how a call stages routes: encoding, and the column ``[1, delta_len, L, K]``; (0, None) without any.
 
-    Raises ``Rejected`` for routes that are none, null included, or that are not the call's own tokens'.
+    Raises ``Rejected`` if the routes are malformed or null, are a mapping (decision D22), or do not cover exactly the
+    call's own tokens.
     """
     if extras is None or ROUTED_EXPERTS not in extras:
         return ROUTE_ENCODING_NONE, None
     payload = extras[ROUTED_EXPERTS]
+    if type(payload) is dict:
+        raise Rejected(Code.UNSUPPORTED_ROUTE_ENCODING, fault(ROUTED_EXPERTS, payload, "an envelope or nested lists"))
     routes = decode_routes(payload)
     if routes.shape[0] != delta_len:
-        raise Rejected(Code.ROUTED_LEN_MISMATCH, f"{routes.shape[0]} routes for {delta_len} tokens")
+        raise Rejected(Code.ROUTED_LEN_MISMATCH, fault(ROUTED_EXPERTS, routes.shape[0], f"delta_len {delta_len}"))
     encoding = ROUTE_ENCODING_ENVELOPE if type(payload) is str else ROUTE_ENCODING_LIST
     return encoding, Tensor(routes.dtype, (1, *routes.shape), routes.data)
 
@@ -80,36 +63,42 @@ def staged_routes(extras: Mapping[str, Any] | None, delta_len: int) -> tuple[int
 def rollout_plan(
     config: ReassemblerConfig, row: LinearizedRow, chain: Sequence[StagedRow], cleanup_keys: Sequence[str]
 ) -> RouteAssemblyPlan:
-    """The route plan of a verified row. ``chain`` holds its staged rows, root first; ``cleanup_keys`` are its own keys.
+    """Return the route plan of a verified row.
+
+    ``chain`` holds its staged rows, root first; ``cleanup_keys`` are its keys.
 
     No route is read. Each check covers the whole chain before the next begins.
     """
     for staged in chain:
-        if staged.routed_len not in (0, staged.call.delta_len):
-            raise Rejected(
-                Code.ROUTED_LEN_MISMATCH,
-                f"{staged.routed_len} routes for {staged.call.delta_len} tokens",
-                subject=staged.call.model_call_id,
-            )
+        if staged.routed_experts_encoding == ROUTE_ENCODING_ATTACHMENT:
+            detail = fault("routed_experts_encoding", staged.routed_experts_encoding, "0, 1 or 2")
+            raise Rejected(Code.UNSUPPORTED_ROUTE_ENCODING, detail, subject=staged.call.model_call_id)
     for staged in chain:
-        if carries_boundary(staged):
-            raise Rejected(Code.UNSUPPORTED_ROUTE_BOUNDARY, subject=staged.call.model_call_id)
+        if staged.routed_len not in (0, staged.call.delta_len):
+            detail = fault("routed_len", staged.routed_len, f"0 or delta_len {staged.call.delta_len}")
+            raise Rejected(Code.ROUTED_LEN_MISMATCH, detail, subject=staged.call.model_call_id)
+    indices = boundary_indices(config, chain)
     check_link_spans(row, chain)
+    parts = zip(row.link_spans, chain, row.extras_commitments, indices, strict=True)
+    spans = tuple(
+        RouteSpan(
+            staging_key=staged.key,
+            carry_len=link.carry_len,
+            generation_len=link.generation_len,
+            staged_route_len=staged.routed_len,
+            extras_digest_version=commitment.extras_digest_version,
+            extras_digest=commitment.extras_digest,
+            boundary_token_index=index,
+            repair_previous_token=index is not None,
+        )
+        for link, staged, commitment, index in parts
+    )
     plan = RouteAssemblyPlan(
         staging_partition=config.staging_partition,
-        spans=tuple(
-            RouteSpan(
-                staging_key=staged.key,
-                carry_len=link.carry_len,
-                generation_len=link.generation_len,
-                staged_route_len=staged.routed_len,
-                extras_digest_version=commitment.extras_digest_version,
-                extras_digest=commitment.extras_digest,
-            )
-            for link, staged, commitment in zip(row.link_spans, chain, row.extras_commitments, strict=True)
-        ),
+        spans=spans,
         cleanup_staging_keys=tuple(cleanup_keys),
         expected_token_length=len(row.token_ids),
+        schema_version=plan_schema(spans),
     )
     check_plan(plan)
     for staged in chain:
@@ -118,171 +107,152 @@ def rollout_plan(
     return plan
 
 
-def carries_boundary(staged: StagedRow) -> bool:
-    """Whether the row's extras announce a route boundary sidecar. Unreadable extras are integrity's matter."""
+def boundary_indices(config: ReassemblerConfig, chain: Sequence[StagedRow]) -> list[int | None]:
+    """Return per call of a chain where the token is that its sidecar is about (section 10), None without a sidecar.
+
+    Where boundaries are not repaired, no call may announce one. Raises ``Rejected``; each check covers the whole chain.
+    """
+    repaired = config.route_boundary is not None
+    for staged in chain:
+        field = unsupported_field(staged.extras_metadata_json) if repaired else boundary_field(staged)
+        if field is not None:
+            expected = "a boundary of section 10" if repaired else "no route boundary"
+            detail = fault("extras", field, expected)
+            raise Rejected(Code.UNSUPPORTED_ROUTE_BOUNDARY, detail, subject=staged.call.model_call_id)
+    indices = [boundary_index(staged.extras_metadata_json) if repaired else None for staged in chain]
+    if config.route_boundary == BOUNDARY_REQUIRED:
+        for parent, child, index in zip(chain, chain[1:], indices[1:], strict=False):
+            if parent.routed_len and index is None:
+                detail = fault(ROUTE_BOUNDARY, None, "the route of its parent's last token")
+                raise Rejected(Code.MISSING_ROUTE_BOUNDARY, detail, subject=child.call.model_call_id)
+    return indices
+
+
+def boundary_field(staged: StagedRow) -> str | None:
+    """Return the first field by which the row's extras announce a boundary route (decision D21), or None.
+
+    Unreadable extras announce none; they fail as ``fragment_integrity``.
+    """
     try:
-        return ROUTE_BOUNDARY_SIDECAR in (read_metadata(staged.extras_metadata_json) or {})
+        extras = read_metadata(staged.extras_metadata_json) or {}
     except ValueError:
-        return False
+        return None
+    return next((field for field in ROUTE_BOUNDARY_FIELDS if field in extras), None)
 
 
 def check_link_spans(row: LinearizedRow, chain: Sequence[StagedRow]) -> None:
-    """The row's link spans are its chain's: what section 4 guarantees, stated where plans rely on it."""
-    seen = set()
-    for link in row.link_spans:
-        if link.model_call_id in seen:
-            raise Rejected(Code.DUPLICATE_ROUTE_SPAN, subject=link.model_call_id)
-        seen.add(link.model_call_id)
+    """Check that the row's link spans are its chain's, which section 4 guarantees and plans rely on."""
+    linked = [link.model_call_id for link in row.link_spans]
+    again = first_repeated(linked)
+    if again is not None:
+        detail = fault("model_call_id", linked[again], "another one in every link span")
+        raise Rejected(Code.DUPLICATE_ROUTE_SPAN, detail, subject=linked[again])
     calls = [staged.call for staged in chain]
     call_ids = [call.model_call_id for call in calls]
-    if [link.model_call_id for link in row.link_spans] != call_ids:
-        raise Rejected(Code.ROUTE_SPAN_IDENTITY)
-    if [commitment.model_call_id for commitment in row.extras_commitments] != call_ids:
-        raise Rejected(Code.ROUTE_SPAN_IDENTITY)
+    for found in (linked, [commitment.model_call_id for commitment in row.extras_commitments]):
+        if found != call_ids:
+            raise Rejected(Code.ROUTE_SPAN_IDENTITY, fault("calls", ", ".join(found), ", ".join(call_ids)))
     for link, call in zip(row.link_spans, calls, strict=True):
         if not 0 <= link.generation_len <= call.delta_len:
-            raise Rejected(Code.ROUTE_GENERATION_SPAN_MISMATCH, subject=link.model_call_id)
+            detail = fault("generation_len", link.generation_len, f"a length up to delta_len {call.delta_len}")
+            raise Rejected(Code.ROUTE_GENERATION_SPAN_MISMATCH, detail, subject=link.model_call_id)
     for link, call in zip(row.link_spans, calls, strict=True):
         if link.carry_len != call.delta_len - link.generation_len:
-            raise Rejected(Code.ROUTE_CARRY_SPAN_MISMATCH, subject=link.model_call_id)
-    if sum(link.carry_len + link.generation_len for link in row.link_spans) != len(row.token_ids):
-        raise Rejected(Code.ROUTE_SPAN_LENGTH_MISMATCH)
+            detail = fault("carry_len", link.carry_len, f"the rest of delta_len {call.delta_len}")
+            raise Rejected(Code.ROUTE_CARRY_SPAN_MISMATCH, detail, subject=link.model_call_id)
+    total = sum(link.carry_len + link.generation_len for link in row.link_spans)
+    if total != len(row.token_ids):
+        raise Rejected(Code.ROUTE_SPAN_LENGTH_MISMATCH, fault("link spans", total, f"{len(row.token_ids)} tokens"))
 
 
 def check_routeless(staged: StagedRow) -> None:
-    """A row that claims to have no routes has extras without any.
+    """Check that a row recorded as routeless really has no routes in its extras.
 
     ``routed_len`` is not covered by a digest: a forged 0 would silently turn real routes into sentinels.
     """
     try:
-        actual = extras_digest(read_metadata(staged.extras_metadata_json))
+        committed_extras(staged.call.extras_digest, staged.extras_metadata_json)
     except ValueError as error:
         raise assembly_failure(Rejected(Code.FRAGMENT_INTEGRITY, f"{staged.key}: {error}")) from None
-    if actual != staged.call.extras_digest:
-        raise assembly_failure(Rejected(Code.FRAGMENT_INTEGRITY, f"{staged.key}: it staged more than its row says"))
 
 
 def assembly_failure(rejected: Rejected) -> Rejected:
-    """A failed assembly as the rejection of its rollout."""
+    """Return a failed assembly as the rejection of its rollout."""
     return Rejected(Code.ROUTE_ASSEMBLY, rejected.detail, subject=rejected.code.code)
+
+
+def with_sidecars(
+    config: ReassemblerConfig, plan: RouteAssemblyPlan, chain: Sequence[StagedRow], plane: DataPlane
+) -> list[StagedRow]:
+    """Return the chain with the sidecars that its plan uses, in one read of exactly their rows.
+
+    Some row, the root's at least, never has one, so the base read cannot request the column (decision D15).
+    """
+    keys = sidecar_keys(plan)
+    try:
+        rows = plane.get(config.staging_partition, keys, (ROUTE_BOUNDARY,)) if keys else []
+    except Rejected as rejected:
+        raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, rejected.detail)) from None
+    found = {key: row.get(ROUTE_BOUNDARY) for key, row in zip(keys, rows, strict=True)}
+    return [evolve(staged, boundary=found.get(staged.key)) for staged in chain]
+
+
+def sidecar_keys(plan: RouteAssemblyPlan) -> list[str]:
+    """Return the staged rows whose sidecar executing a plan needs, root first."""
+    used = (span for span in plan.spans if span_mode(span) is not SpanMode.SENTINEL)
+    return [span.staging_key for span in used if span.boundary_token_index is not None]
 
 
 def assemble_directly(
     config: ReassemblerConfig, plan: RouteAssemblyPlan, chain: Sequence[StagedRow], dims: Dims | None
-) -> tuple[Tensor | None, Dims | None]:
-    """The row's routes ``[tokens, L, K]`` int16, or None where its calls staged none; and (L, K) as known from then on.
+) -> Tensor | None:
+    """Return the row's routes ``[tokens, L, K]`` int16, or None where its calls staged none.
 
-    (L, K) is the model's where the caller knows it, else what an earlier rollout taught, else what this one carries
-    (decision D10). The caller forgets it again if the rollout is not accepted in the end. All fragments must be there
-    before one is looked at: a data plane that drops a column which some row lacks cannot say which row that was.
+    (L, K) is the model's where the caller knows it, else ``dims``, what an earlier rollout taught, else what this one
+    carries (decision D10). All fragments must be there before one is checked: a data plane that drops a column which
+    some row lacks cannot say which row that was.
     """
     if not has_routes(plan):
-        return None, dims
+        return None
     found = {staged.key: fragment_of(staged) for staged in chain}
     fragments = {key: fragment for key, fragment in found.items() if fragment is not None}
     for span in plan.spans:
         if span_mode(span) is not SpanMode.SENTINEL and span.staging_key not in fragments:
-            raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, span.staging_key))
+            raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, missing_fragment(span)))
+    for key in sidecar_keys(plan):
+        if fragments[key].boundary is None:
+            detail = f"{key}: {fault(ROUTE_BOUNDARY, None, 'the route of one token')}"
+            raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, detail))
     try:
-        routes = execute(
+        return execute(
             plan,
             fragments,
             config.routed_dims or dims,
             plan.expected_token_length,
             num_experts=config.num_experts,
             allow_repeated_experts=config.allow_repeated_experts,
+            route_boundary=config.route_boundary or AS_STAGED,
         )
     except Rejected as rejected:
         raise assembly_failure(rejected) from None
-    return routes, (routes.shape[1], routes.shape[2])
 
 
 def fragment_of(staged: StagedRow) -> RouteFragment | None:
-    """The routes of a call, as its staged row holds them; None where it holds none."""
-    routes = without_batch(staged.routed_experts)
+    """Return the routes of a call, as its staged row holds them; None where it holds none."""
+    routes = only_batch(staged.routed_experts)
     if routes is None:
         return None
-    return RouteFragment(routes, staged.routed_experts_encoding, staged.extras_metadata_json)
+    boundary = only_batch(staged.boundary)
+    return RouteFragment(routes, staged.routed_experts_encoding, staged.extras_metadata_json, boundary)
 
 
-def without_batch(column: Tensor | None) -> Tensor | None:
-    """The fragment in a staged column ``[1, T, L, K]``; None where there is no column, or no batch of one."""
+def only_batch(column: Tensor | None) -> Tensor | None:
+    """Return the fragment in a staged column ``[1, T, L, K]``; None where there is no column, or no batch of one."""
     if column is None or column.shape[:1] != (1,):
         return None
     return Tensor(column.dtype, column.shape[1:], column.data)
 
 
 def row_routes(rollout: FinalizedRollout, length: int, dims: Dims) -> Tensor:
-    """What a row publishes in direct mode: its routes, or sentinels for a placeholder and a row without routes."""
+    """Return a row's routes in direct mode, or sentinels for a placeholder and a row without routes."""
     return all_sentinel(length, dims) if rollout.routed_experts is None else rollout.routed_experts
-
-
-# ── the policy's side of deferred mode ──────────────────────────────────────────────────────────────────────────────
-
-FRAGMENT_COLUMNS = (ROUTED_EXPERTS, "routed_experts_encoding", "extras_metadata_json")
-"""The columns that the policy reads of every staged row that a plan uses."""
-
-
-@frozen
-class ReplayedRow:
-    """The routes of a published row as the policy replays them, and why they are all sentinel, if they had to be."""
-
-    routes: Tensor
-    failure: str | None = None
-    """The code of section 6 that made every token sentinel, or None."""
-
-
-def fragment_keys(published: Any) -> tuple[str, ...]:
-    """The staged rows that a published plan needs, root first; none where it is no plan."""
-    try:
-        plan = decode_plan(published)
-    except Rejected:
-        return ()
-    return tuple(span.staging_key for span in plan.spans if span_mode(span) is not SpanMode.SENTINEL)
-
-
-def staged_fragment(row: Row) -> RouteFragment | None:
-    """The fragment of a staged row; None where it lacks one of ``FRAGMENT_COLUMNS``, or holds it in another form."""
-    routes = without_batch(row.get(ROUTED_EXPERTS))
-    if routes is None:
-        return None
-    try:
-        return RouteFragment(routes, scalar(row, "routed_experts_encoding"), raw_bytes(row, "extras_metadata_json"))
-    except ValueError:
-        return None
-
-
-def execute_published_plan(
-    published: Any,
-    rows: Mapping[str, Row],
-    dims: Dims,
-    canonical_len: int,
-    *,
-    num_experts: int | None = None,
-    allow_repeated_experts: bool = False,
-) -> ReplayedRow:
-    """The routes of one published row: ``published`` is its tag, ``rows`` are the staged rows that were found.
-
-    ``dims`` is the model's own (L, K). Nothing raises: whatever is wrong, the whole row is sentinel and the reason is
-    reported, because by now the row is part of a batch.
-    """
-    try:
-        plan = decode_plan(published)
-        found = {span.staging_key: rows[span.staging_key] for span in plan.spans if span.staging_key in rows}
-        fragments = {key: staged_fragment(row) for key, row in found.items()}
-        routes = execute(
-            plan,
-            {key: fragment for key, fragment in fragments.items() if fragment is not None},
-            dims,
-            canonical_len,
-            num_experts=num_experts,
-            allow_repeated_experts=allow_repeated_experts,
-        )
-    except Rejected as rejected:
-        return ReplayedRow(all_sentinel(canonical_len, dims), rejected.code.code)
-    return ReplayedRow(routes)
-
-
-def failure_counts(rows: Iterable[ReplayedRow]) -> dict[str, int]:
-    """How many rows of a batch each reason turned into sentinels."""
-    return dict(Counter(row.failure for row in rows if row.failure is not None))

@@ -1,8 +1,8 @@
-"""Media spans: where in a call's prompt its images and videos stand (section 7).
+"""Media spans: the places of images and videos in a call's prompt (section 7).
 
 An engine expands each image into placeholder tokens and puts its embeddings in their place. The span of an item says
-which tokens those are; pixels, tokens and spans travel apart, and people have met every way in which they can
-disagree: placeholders expanded twice, pixels dropped or given to a sibling call, truncation that cuts placeholders
+which tokens those are; pixels, tokens and spans travel apart, and every way in which they can disagree has been met in
+practice: placeholders expanded twice, pixels dropped or given to a sibling call, truncation that cuts placeholders
 only, a policy that samples the image token. Offsets count from the start of the whole sequence.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from attrs import fields, frozen
 
-from rollproof.spec.bundles import MAX_GEOMETRY, Bundle, frame_counts, image_sizes
+from rollproof.spec.bundles import MAX_GEOMETRY, Bundle, frame_counts, image_sizes, patch_count
 from rollproof.spec.constants import BUNDLE_FRAMES, BUNDLE_SIZES, IMAGE, MODALITIES, VIDEO
-from rollproof.spec.values import expect, is_digest, is_length
+from rollproof.spec.values import expect, expect_digest, expect_length, is_length, show
 
 
 @frozen
@@ -30,7 +30,7 @@ class MediaItem:
     placeholder_length: int
     placeholder_digest: str
     token_id: int
-    """What every embedding position holds."""
+    """The token id at every embedding position."""
     embedding_spans: tuple[tuple[int, int], ...]
     """(start, length) of every run of embedding positions."""
     imgs_sizes: tuple[tuple[int, int], ...]
@@ -44,29 +44,38 @@ class MediaItem:
 
 ITEM_FIELDS: Final = tuple(field.name for field in fields(MediaItem))
 
-# ── items by themselves; each function raises ``ValueError`` ────────────────────────────────────────────────────────
+# ── items on their own; each function raises ``ValueError`` ────────────────────────────────────────────────────────
 
 
 def parse_items(value: Any) -> tuple[MediaItem, ...]:
-    """The items of a ``media_spans`` value: well-formed, ascending, disjoint and of one modality."""
+    """Parse the items of a ``media_spans`` value: well-formed, ascending, disjoint and of one modality."""
     expect(type(value) is list, "media_spans", value, "a list")
     items = tuple(parse_item(entry) for entry in value)
     for before, after in pairwise(items):
-        expect(before.end <= after.placeholder_offset, "placeholder_offset", after.placeholder_offset, "disjoint items")
-    modalities = {item.modality for item in items}
-    expect(len(modalities) <= 1, "modality", sorted(modalities), "one modality in a call")
+        expect(
+            before.end <= after.placeholder_offset,
+            "placeholder_offset",
+            after.placeholder_offset,
+            "ascending items that do not overlap",
+        )
+    for item in items:
+        expected = f"{show(items[0].modality)}, as in the call's first item"
+        expect(item.modality == items[0].modality, "modality", item.modality, expected)
     return items
 
 
 def parse_item(value: Any) -> MediaItem:
-    """One item: exactly its fields, each of its own type, and embedding runs inside the placeholder."""
+    """Parse one item: exactly its fields, each of its own type, and embedding runs inside the placeholder."""
     expect(type(value) is dict, "media item", value, "an object")
-    expect(set(value) == set(ITEM_FIELDS), "media item", list(value), f"exactly {', '.join(ITEM_FIELDS)}")
+    for name in value:
+        expect(name in ITEM_FIELDS, "media item", name, f"only {', '.join(ITEM_FIELDS)}")
+    for name in ITEM_FIELDS:
+        expect(name in value, name, None, "a value; the field is missing")
     expect(value["modality"] in MODALITIES, "modality", value["modality"], " or ".join(MODALITIES))
     for name in ("placeholder_offset", "token_id"):
-        expect(is_length(value[name]), name, value[name], "an integer in [0, 2**63)")
+        expect_length(name, value[name])
     expect(is_positive(value["placeholder_length"]), "placeholder_length", value["placeholder_length"], "a length > 0")
-    expect(is_digest(value["placeholder_digest"]), "placeholder_digest", value["placeholder_digest"], "64 hex digits")
+    expect_digest("placeholder_digest", value["placeholder_digest"])
     item = MediaItem(
         **{
             **value,
@@ -82,12 +91,12 @@ def parse_item(value: Any) -> MediaItem:
 
 
 def is_positive(value: Any) -> bool:
-    """Whether ``value`` is an int in [1, 2**63)."""
+    """Return whether ``value`` is an int in [1, 2**63)."""
     return is_length(value) and value > 0
 
 
 def parse_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
-    """A list of at least one pair of lengths."""
+    """Parse a list of at least one pair of lengths."""
     expect(type(value) is list and len(value) > 0, name, value, "a list that is not empty")
     for pair in value:
         expect(type(pair) is list and len(pair) == 2 and all(map(is_length, pair)), name, pair, "two lengths")
@@ -95,7 +104,7 @@ def parse_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def check_runs(item: MediaItem) -> None:
-    """Embedding runs are ascending, inside the placeholder, and maximal: two that touch would be one."""
+    """Check that runs are ascending, inside the placeholder, and maximal: two that touch would be one."""
     for start, length in item.embedding_spans:
         expect(length > 0, "embedding_spans", length, "runs of at least one position")
         inside = item.placeholder_offset <= start and start + length <= item.end
@@ -105,7 +114,7 @@ def check_runs(item: MediaItem) -> None:
 
 
 def item_value(item: MediaItem) -> dict[str, Any]:
-    """The JSON object of an item."""
+    """Return the JSON object of an item."""
     value = {name: getattr(item, name) for name in ITEM_FIELDS}
     for name in ("embedding_spans", "imgs_sizes"):
         value[name] = [list(pair) for pair in value[name]]
@@ -113,7 +122,7 @@ def item_value(item: MediaItem) -> dict[str, Any]:
 
 
 def placeholder_digest(token_ids: Sequence[int]) -> str:
-    """The digest of a placeholder: SHA-256 of its ids as a compact JSON array."""
+    """Return the digest of a placeholder: SHA-256 of its ids as a compact JSON array."""
     return hashlib.sha256(json.dumps(list(token_ids), separators=(",", ":")).encode("ascii")).hexdigest()
 
 
@@ -121,7 +130,7 @@ def placeholder_digest(token_ids: Sequence[int]) -> str:
 
 
 def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -> None:
-    """The items describe the call's carry tokens, the first of which stands at position ``start`` of the sequence.
+    """Check the items against the call's carry tokens, the first of which is at position ``start`` of the sequence.
 
     Runs are maximal among the tokens too: ``token_id`` in a placeholder or right beside it, and in no run, is a
     placeholder that was expanded further than its pixels reach.
@@ -134,25 +143,58 @@ def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -
     for item in items:
         ids = carry[item.placeholder_offset - start : item.end - start]
         digest = placeholder_digest(ids)
-        expect(digest == item.placeholder_digest, "placeholder_digest", item.placeholder_digest, digest)
+        expect(
+            digest == item.placeholder_digest,
+            "placeholder_digest",
+            item.placeholder_digest,
+            f"{show(digest)}, that of the call's tokens",
+        )
         for first, length in item.embedding_spans:
             run = carry[first - start : first + length - start]
             expect(set(run) == {item.token_id}, "embedding_spans", run, f"token {item.token_id} at every position")
         for position in range(item.placeholder_offset - 1, item.end + 1):
             if start <= position < start + len(carry) and position not in embedded:
                 found = carry[position - start]
-                expect(found != item.token_id, "embedding_spans", position, f"every position of {item.token_id}")
+                expect(
+                    found != item.token_id,
+                    "embedding_spans",
+                    position,
+                    f"a run over every position of token {item.token_id}",
+                )
 
 
 def check_media(items: Sequence[MediaItem], bundle: Bundle | None) -> None:
-    """The items describe the call's bundle, None where it has none: one item per image or video, in order."""
-    expect((bundle is not None) == bool(items), "media_present", bundle is not None, f"{len(items)} media items")
+    """Check that the items describe the bundle, None if the call has none: one item per image or video, in order."""
+    expect(
+        (bundle is not None) == bool(items),
+        "media_present",
+        bundle is not None,
+        f"one that agrees with {len(items)} media items",
+    )
     if bundle is None:
         return
     modality = VIDEO if BUNDLE_FRAMES in bundle else IMAGE
-    expect(items[0].modality == modality, "modality", items[0].modality, modality)
+    expect(items[0].modality == modality, "modality", items[0].modality, f"{show(modality)}, as in the bundle")
     sizes = [size for item in items for size in item.imgs_sizes]
     expect(sizes == image_sizes(bundle[BUNDLE_SIZES]), "imgs_sizes", sizes, "the sizes of the bundle, in order")
     if BUNDLE_FRAMES in bundle:
         frames = [len(item.imgs_sizes) for item in items]
-        expect(frames == frame_counts(bundle[BUNDLE_FRAMES]), "imgs_sizes", frames, "as many as the video has frames")
+        held = frame_counts(bundle[BUNDLE_FRAMES])
+        expect(frames == held, "imgs_sizes per video", frames, f"one size per frame, {show(held)}")
+
+
+def check_embeddings(item: MediaItem, patch: int, factor: int | None) -> int | None:
+    """Check how many patches of ``patch`` by ``patch`` pixels each embedding position represents (decision D37).
+
+    ``factor`` is what is known of that number, and the result what later items of the row must agree with. Engines
+    merge frames of a video in time and may drop embeddings that say little, so a video has an upper bound only.
+    """
+    patches, embeddings = patch_count(item.imgs_sizes, patch), sum(length for _, length in item.embedding_spans)
+    if item.modality == VIDEO:
+        most = patches // (factor or 1)
+        expect(embeddings <= most, "embedding_spans", embeddings, f"at most {most} positions of {patches} patches")
+        return factor
+    expect(patches % embeddings == 0, "embedding_spans", embeddings, f"a divisor of the image's {patches} patches")
+    found = patches // embeddings
+    expect(factor in (None, found), "embedding_spans", embeddings, f"one position for {factor} of {patches} patches")
+    return found

@@ -1,4 +1,4 @@
-"""Reading one staged row off its wire columns (sections 9 and 5), and writing one.
+"""Reading one staged row from its wire columns (sections 9 and 5), and writing one.
 
 The row is untrusted: a column may be missing, have another dtype or size, break a rule of sections 1 or 3, or
 contradict another column. All of these are ``invalid_staging_row`` (decision D17). The digest is checked later, in
@@ -19,23 +19,26 @@ from rollproof.spec.constants import (
     CAPTURE_MODES,
     DIGEST_BYTES,
     MEDIA_FLAG_COLUMNS,
-    ROUTE_ENCODING_ENVELOPE,
-    ROUTE_ENCODING_LIST,
+    ROUTE_BOUNDARY,
     ROUTE_ENCODING_NONE,
+    ROUTE_ENCODINGS,
     ROUTED_EXPERTS,
     SCALAR_COLUMNS,
     TOKEN_COLUMNS,
+    TOPK_COLUMNS,
+    TOPK_IDS,
+    TOPK_LOGPROBS,
 )
 from rollproof.spec.records import StagedCall
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import check_call, expect, owned_key
+from rollproof.spec.values import check_call, expect, fault, owned_key
 
 Row: TypeAlias = Mapping[str, Tensor]
 """One staged row: column name to a tensor of batch size 1, as section 9 lays it out."""
 
 ABSENT_PARENT = b"\x00"
-"""What ``parent_call_id_utf8`` holds for a root: storage cannot keep an empty row."""
+"""The content of ``parent_call_id_utf8`` for a root: storage cannot keep an empty row."""
 
 
 @frozen
@@ -49,7 +52,12 @@ class StagedRow:
     media_present: bool = False
     media_has_frames: bool = False
     routed_experts: Tensor | None = None
-    """The staged route column, unchecked, where the read asked for it and the row has it."""
+    """The staged route column, unchecked, where the read requested it and the row has it."""
+    boundary: Tensor | None = None
+    """The column of the boundary sidecar, unchecked, where it was read and the row has it (section 10)."""
+    topk_ids: Tensor | None = None
+    topk_logprobs: Tensor | None = None
+    """The sampler columns, of any shape, where the read requested them (section 12)."""
 
     @property
     def key(self) -> str:
@@ -57,26 +65,29 @@ class StagedRow:
         return owned_key(self.call.rollout_id, self.call.model_call_id)
 
 
-def decode_row(row: Row, *, media: bool = False, vocab_size: int | None = None) -> StagedRow:
-    """A staged row from its base columns, and from its media flags where the partition carries ``media``.
+def decode_row(row: Row, *, media: bool = False, vocab_size: int | None = None, topk: bool = False) -> StagedRow:
+    """Decode a staged row from its base columns, and from its media flags where the partition carries ``media``.
+
+    With ``topk``, the sampler columns must be there too, each with its dtype.
 
     Raises ``Rejected(INVALID_STAGING_ROW)``, and nothing else.
     """
     try:
         scalars = {name: scalar(row, name) for name in SCALAR_COLUMNS}
         expect(scalars["capture_mode"] in (0, 1), "capture_mode", scalars["capture_mode"], "0 or 1")
+        delta_len = scalars["delta_len"]
         call = StagedCall(
             rollout_id=utf8(row, "rollout_id_utf8"),
             model_call_id=utf8(row, "model_call_id_utf8"),
             parent_call_id=optional_parent(row),
             mode=CAPTURE_MODES[scalars["capture_mode"]],
             prev_len=scalars["prev_len"],
-            delta_len=scalars["delta_len"],
+            delta_len=delta_len,
             cum_len=scalars["cum_len"],
             weight_version=scalars["weight_version"],
-            token_ids_delta=vector(row, "token_ids_delta"),
-            token_mask_delta=vector(row, "token_mask_delta"),
-            generation_log_probs_delta=vector(row, "generation_logprobs_delta"),
+            token_ids_delta=vector(row, "token_ids_delta", delta_len),
+            token_mask_delta=vector(row, "token_mask_delta", delta_len),
+            generation_log_probs_delta=vector(row, "generation_logprobs_delta", delta_len),
             digest=digest(row, "digest"),
             extras_digest=digest(row, "extras_digest"),
             chain_hash=present_digest(row, "chain_hash"),
@@ -85,71 +96,87 @@ def decode_row(row: Row, *, media: bool = False, vocab_size: int | None = None) 
             digest_version=scalars["digest_version"],
             extras_digest_version=scalars["extras_digest_version"],
         )
-        check_call(call)
-        if vocab_size is not None:
-            largest = max(call.token_ids_delta)
-            expect(largest < vocab_size, "token_ids_delta", largest, f"ids below the vocabulary size {vocab_size}")
-        encoding, routed_len = scalars["routed_experts_encoding"], scalars["routed_len"]
-        known = (ROUTE_ENCODING_NONE, ROUTE_ENCODING_ENVELOPE, ROUTE_ENCODING_LIST)
-        expect(encoding in known, "routed_experts_encoding", encoding, "0, 1 or 2")
-        expect(routed_len >= 0, "routed_len", routed_len, "a length")
-        expect((encoding == ROUTE_ENCODING_NONE) == (routed_len == 0), "routed_len", routed_len, "0 iff no encoding")
         metadata = raw_bytes(row, "extras_metadata_json")
         present, has_frames = media_flags(row, metadata) if media else (False, False)
+        sampled = {name: column(row, name, dtype) for name, dtype in TOPK_COLUMNS.items()} if topk else {}
+        check_call(call)
+        if vocab_size is not None:
+            check_vocabulary(call, vocab_size)
+        encoding, routed_len = scalars["routed_experts_encoding"], scalars["routed_len"]
+        expect(encoding in ROUTE_ENCODINGS, "routed_experts_encoding", encoding, "0, 1, 2 or 3")
+        expect(routed_len >= 0, "routed_len", routed_len, "a length")
+        expect((encoding == ROUTE_ENCODING_NONE) == (routed_len == 0), "routed_len", routed_len, "0 iff no encoding")
+        expect(present or not has_frames, "media_has_frames", has_frames, "False for a row without media")
     except ValueError as error:
         raise Rejected(Code.INVALID_STAGING_ROW, str(error)) from None
-    return StagedRow(call, metadata, encoding, routed_len, present, has_frames, row.get(ROUTED_EXPERTS))
+    return StagedRow(
+        call,
+        metadata,
+        encoding,
+        routed_len,
+        present,
+        has_frames,
+        row.get(ROUTED_EXPERTS),
+        topk_ids=sampled.get(TOPK_IDS),
+        topk_logprobs=sampled.get(TOPK_LOGPROBS),
+    )
+
+
+def check_vocabulary(call: StagedCall, vocab_size: int) -> None:
+    """Check that every token id is one of the vocabulary's. Raises ``ValueError``."""
+    for index, token in enumerate(call.token_ids_delta):
+        expect(token < vocab_size, f"token_ids_delta[{index}]", token, f"an id below the vocabulary size {vocab_size}")
 
 
 # ── one column at a time; each raises ``ValueError`` ────────────────────────────────────────────────────────────────
 
 
 def column(row: Row, name: str, dtype: str) -> Tensor:
-    """A column that must be there with this dtype."""
+    """Return a column that must be there with this dtype."""
     if name not in row:
-        raise ValueError(f"{name}: the column is missing")
+        raise ValueError(fault(name, None, "a column"))
     expect(row[name].dtype == dtype, name, row[name].dtype, dtype)
     return row[name]
 
 
 def scalar(row: Row, name: str) -> int:
-    """An int64 column of one element; some backends add a dimension to it."""
+    """Read an int64 column of one element; some backends add a dimension to it."""
     found = column(row, name, "int64")
-    expect(found.shape in ((1,), (1, 1)), name, found.shape, "one element")
+    expect(found.shape in ((1,), (1, 1)), name, list(found.shape), "one element")
     return int(found.values()[0])
 
 
 def flag(row: Row, name: str) -> bool:
-    """A bool column of one element."""
+    """Read a bool column of one element."""
     found = column(row, name, "bool")
-    expect(found.shape in ((1,), (1, 1)), name, found.shape, "one element")
+    expect(found.shape in ((1,), (1, 1)), name, list(found.shape), "one element")
     return bool(found.values()[0])
 
 
-def vector(row: Row, name: str) -> tuple[Any, ...]:
-    """A token column, ``[1, delta_len]``."""
+def vector(row: Row, name: str, delta_len: int) -> tuple[Any, ...]:
+    """Return a token column, ``[1, delta_len]``."""
     found = column(row, name, TOKEN_COLUMNS[name])
-    expect(len(found.shape) == 2 and found.shape[0] == 1, name, found.shape, "[1, delta_len]")
+    expect(found.shape == (1, delta_len), name, list(found.shape), f"shape [1, {delta_len}], by delta_len")
     return found.values()
 
 
 def raw_bytes(row: Row, name: str) -> bytes:
-    """A uint8 column, ``[1, n]`` with n > 0."""
+    """Read a uint8 column, ``[1, n]`` with n > 0."""
     found = column(row, name, "uint8")
-    expect(len(found.shape) == 2 and found.shape[0] == 1 and found.shape[1] > 0, name, found.shape, "[1, bytes]")
+    expect(len(found.shape) == 2 and found.shape[0] == 1 and found.shape[1] > 0, name, list(found.shape), "[1, bytes]")
     return found.data
 
 
 def utf8(row: Row, name: str) -> str:
-    """A uint8 column that holds text."""
+    """Read a uint8 column that holds a string."""
     try:
         return raw_bytes(row, name).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not UTF-8 ({error.reason})") from None
+    except UnicodeDecodeError:
+        raise ValueError(fault(name, raw_bytes(row, name), "a string in UTF-8")) from None
 
 
 def optional_parent(row: Row) -> str | None:
-    """The parent call id, which is one zero byte exactly where the flag says that there is none."""
+    """Read the parent call id, which is one zero byte exactly where the flag says that there is none."""
     if flag(row, "parent_call_id_present"):
         return utf8(row, "parent_call_id_utf8")
     found = raw_bytes(row, "parent_call_id_utf8")
@@ -158,22 +185,21 @@ def optional_parent(row: Row) -> str | None:
 
 
 def digest(row: Row, name: str) -> str:
-    """A uint8 column of 32 bytes, in hex."""
+    """Read a uint8 column of 32 bytes, in hex."""
     found = raw_bytes(row, f"{name}_bytes")
     expect(len(found) == DIGEST_BYTES, f"{name}_bytes", found, "32 bytes")
     return found.hex()
 
 
 def present_digest(row: Row, name: str) -> str:
-    """A digest column whose flag must say that it is there."""
-    expect(flag(row, f"{name}_present"), f"{name}_present", False, "true")
+    """Read a digest column whose flag must say that it is there."""
+    expect(flag(row, f"{name}_present"), f"{name}_present", False, "True")
     return digest(row, name)
 
 
 def media_flags(row: Row, metadata: bytes) -> tuple[bool, bool]:
-    """Whether the row carries media, and whether frames; checks that the metadata is the one that was staged."""
+    """Return whether the row carries media, and whether frames; check that the metadata is the one that was staged."""
     present, has_frames = flag(row, "media_present"), flag(row, "media_has_frames")
-    expect(present or not has_frames, "media_has_frames", has_frames, "false for a row without media")
     recorded = raw_bytes(row, "media_metadata_digest")
     expect(recorded == hashlib.sha256(metadata).digest(), "media_metadata_digest", recorded, "that of the metadata")
     return present, has_frames
@@ -182,9 +208,13 @@ def media_flags(row: Row, metadata: bytes) -> tuple[bool, bool]:
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def metadata_json(extras: Mapping[str, Any] | None) -> bytes:
-    """The staged form of a call's extras: compact JSON without the routes, keys sorted, UTF-8 unescaped."""
-    rest = None if extras is None else {name: value for name, value in extras.items() if name != ROUTED_EXPERTS}
+def metadata_json(extras: Mapping[str, Any] | None, *columns: str) -> bytes:
+    """Return the staged form of a call's extras: compact JSON, keys sorted, UTF-8 unescaped.
+
+    Without the routes, and without what else has a column of its own.
+    """
+    apart = (ROUTED_EXPERTS, *columns)
+    rest = None if extras is None else {name: value for name, value in extras.items() if name not in apart}
     return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
@@ -194,14 +224,16 @@ def encode_row(
     *,
     routed_experts_encoding: int = ROUTE_ENCODING_NONE,
     routes: Tensor | None = None,
+    boundary: Tensor | None = None,
     media: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """The wire columns of one staged call.
+    """Return the wire columns of one staged call.
 
-    ``routes`` is the column ``routed_experts`` as staged, ``[1, delta_len, L, K]``; ``media`` holds the media columns
-    of a media partition other than ``media_metadata_digest``, which is computed.
+    ``routes`` is the column ``routed_experts`` as staged, ``[1, delta_len, L, K]``; ``boundary`` is the column of the
+    sidecar, ``[1, 1, L, K]``, which then leaves the metadata (section 10); ``media`` holds the media columns of a media
+    partition other than ``media_metadata_digest``, which is computed.
     """
-    metadata = metadata_json(extras)
+    metadata = metadata_json(extras) if boundary is None else metadata_json(extras, ROUTE_BOUNDARY)
 
     def text_column(value: bytes) -> Tensor:
         return Tensor("uint8", (1, len(value)), value)
@@ -232,12 +264,14 @@ def encode_row(
             row[name] = Tensor.of("int64", [getattr(call, name)])
     if routes is not None:
         row[ROUTED_EXPERTS] = routes
+    if boundary is not None:
+        row[ROUTE_BOUNDARY] = boundary
     if media is not None:
         row.update(media)
         row["media_metadata_digest"] = text_column(hashlib.sha256(metadata).digest())
     return row
 
 
-def base_columns(*, media: bool) -> tuple[str, ...]:
-    """The columns that one base read asks for."""
-    return (*BASE_COLUMNS, *MEDIA_FLAG_COLUMNS) if media else BASE_COLUMNS
+def base_columns(*, media: bool, topk: bool = False) -> tuple[str, ...]:
+    """Return the columns that one base read requests."""
+    return (*BASE_COLUMNS, *(MEDIA_FLAG_COLUMNS if media else ()), *(TOPK_COLUMNS if topk else ()))

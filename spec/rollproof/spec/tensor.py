@@ -51,6 +51,7 @@ _STRUCT_CODES: Final = {
     "float64": "d",
 }
 """The dtypes whose elements the spec reads; the others are only ever compared and hashed."""
+READABLE: Final = frozenset(_STRUCT_CODES)
 
 
 @frozen
@@ -64,17 +65,24 @@ class Tensor:
     @dtype.validator
     def _known_dtype(self, _: object, value: str) -> None:
         if value not in ITEM_SIZES:
-            raise ValueError(f"dtype: {value!r} is not one of {', '.join(ITEM_SIZES)}")
+            raise ValueError(f"dtype: got {value!r}, expected one of {', '.join(ITEM_SIZES)}")
+
+    @shape.validator
+    def _sizes(self, _: object, value: tuple[int, ...]) -> None:
+        if type(value) is not tuple or not all(type(size) is int and size >= 0 for size in value):
+            raise ValueError(f"shape: got {value!r}, expected a tuple of sizes from 0 on")
 
     @data.validator
     def _whole(self, _: object, value: bytes) -> None:
         expected = self.count * ITEM_SIZES[self.dtype]
         if len(value) != expected:
-            raise ValueError(f"data: {len(value)} bytes, but {self.dtype}{list(self.shape)} needs {expected}")
+            raise ValueError(
+                f"data: got {len(value)} bytes, expected {expected} for {self.dtype} of shape {list(self.shape)}"
+            )
 
     @classmethod
     def of(cls, dtype: str, values: Iterable[int | float | bool], shape: Sequence[int] | None = None) -> Tensor:
-        """A tensor of ``values`` in row-major order; one-dimensional unless ``shape`` says otherwise."""
+        """Return a tensor of ``values`` in row-major order; one-dimensional unless ``shape`` says otherwise."""
         items = list(values)
         data = struct.pack(f"<{len(items)}{_STRUCT_CODES[dtype]}", *items)
         return cls(dtype, (len(items),) if shape is None else tuple(shape), data)
@@ -85,12 +93,12 @@ class Tensor:
         return math.prod(self.shape)
 
     def values(self) -> tuple[int | float | bool, ...]:
-        """The elements in row-major order, as Python numbers."""
+        """Return the elements in row-major order, as Python numbers."""
         return struct.unpack(f"<{self.count}{_STRUCT_CODES[self.dtype]}", self.data)
 
 
 def is_float32(value: object) -> bool:
-    """Whether ``value`` is a finite float that float32 holds exactly (section 1)."""
+    """Return whether ``value`` is a finite float that float32 holds exactly (section 1)."""
     if type(value) is not float or not math.isfinite(value):
         return False
     try:
@@ -100,7 +108,7 @@ def is_float32(value: object) -> bool:
 
 
 def to_float32(value: float) -> float:
-    """``value`` rounded to float32; infinite where it does not fit."""
+    """Return ``value`` rounded to float32; infinite where it does not fit."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
@@ -108,5 +116,5 @@ def to_float32(value: float) -> float:
 
 
 def is_plus_zero(value: float) -> bool:
-    """Whether ``value`` has the bits of +0.0; -0.0 compares equal and digests differently (decision D2)."""
+    """Return whether ``value`` has the bits of +0.0; -0.0 compares equal and digests differently (decision D2)."""
     return value == 0.0 and math.copysign(1.0, value) == 1.0

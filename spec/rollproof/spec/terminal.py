@@ -1,4 +1,4 @@
-"""Choosing the terminal call from parent links when nobody declared one (section 3)."""
+"""Choosing the terminal call from parent links when none was declared (section 3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollproof.spec.records import CallRecord, TerminalSelection
 
 
 def select_terminal(records: Sequence[CallRecord]) -> TerminalSelection:
-    """The one leaf that the parent links point to, or the reason why there is none.
+    """Return the one leaf that the parent links point to, or the reason why there is none.
 
     Among roots, and then among the children at each step down, calls that were continued are preferred. Of several
     preferred roots the earliest admitted wins; several preferred children are ambiguous.
@@ -35,16 +35,16 @@ def select_terminal(records: Sequence[CallRecord]) -> TerminalSelection:
 
 
 def children_of(parent: CallRecord, records: Sequence[CallRecord]) -> list[CallRecord]:
-    """The calls that continue ``parent``, in manifest order."""
+    """Return the calls that continue ``parent``, in manifest order."""
     return [record for record in records if record.parent_call_id == parent.model_call_id]
 
 
 def preferred(candidates: list[CallRecord], records: Sequence[CallRecord]) -> list[CallRecord]:
-    """The candidates that have children; all of them if none has."""
+    """Return the candidates that have children; all of them if none has."""
     continued = [record for record in candidates if children_of(record, records)]
     return continued or candidates
 
 
 def admission_order(record: CallRecord) -> float:
-    """When a root was admitted, unstamped ones last; ``min`` keeps manifest order on ties."""
+    """Return when a root was admitted, unstamped ones last; ``min`` keeps manifest order on ties."""
     return math.inf if record.admitted_at is None else record.admitted_at

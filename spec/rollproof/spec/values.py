@@ -7,7 +7,8 @@ rejection of their own stage.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from rollproof.spec.constants import (
     CAPTURE_MODES,
@@ -15,6 +16,7 @@ from rollproof.spec.constants import (
     EXTRAS_DIGEST_VERSION,
     INT63_LIMIT,
     MODE_TEXT,
+    RESERVED_ROLLOUT_ID,
     SCHEMA_VERSION,
 )
 from rollproof.spec.records import CallRecord, StagedCall
@@ -22,17 +24,55 @@ from rollproof.spec.tensor import is_float32, is_plus_zero
 
 
 def show(value: object) -> str:
-    """A value for an error message: short, whatever it is."""
+    """Format a value for an error message, shortened where it is large or deep."""
     if type(value) is int and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
-    if type(value) in (dict, list, tuple):
+    if isinstance(value, list | tuple) and len(value) <= 8 and all(type(item) is int for item in value):
+        return f"[{', '.join(map(show, value))}]"
+    if isinstance(value, dict | list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    if value is not None and type(value) not in (bool, int, float, str, bytes):
         return f"a {type(value).__name__}"
     shown = repr(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
+def fault(field: str, value: object, expected: str) -> str:
+    """Return the text of an error: the field, the value that it has, shortened, and what was expected.
+
+    Where a rule is about one call, its staging key or ``call <id>`` is put in front.
+    """
+    return f"{field}: got {show(value)}, expected {expected}"
+
+
+def call_fault(call_id: str, field: str, value: object, expected: str) -> str:
+    """Return the text of an error about one call."""
+    return f"call {call_id}: {fault(field, value, expected)}"
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return how an error names some rows: the first, and how many more there are."""
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+
+
+def first_repeated(values: Sequence[str]) -> int | None:
+    """Return the position of the first value that an earlier one equals, or None where all are distinct."""
+    seen = set()
+    for index, value in enumerate(values):
+        if value in seen:
+            return index
+        seen.add(value)
+    return None
+
+
+def entry(name: str, index: int, keys: Sequence[object]) -> str:
+    """Return how an error names one entry of a list: its position, and the first of its ``keys`` that is readable."""
+    named = next((str(key) for key in keys if is_identifier(key)), "")
+    return f"{name} {index} ({named})" if named else f"{name} {index}"
+
+
 def is_text(value: object) -> bool:
-    """Whether ``value`` is a str that has a UTF-8 form (no lone surrogates)."""
+    """Return whether ``value`` is a str that has a UTF-8 form (no lone surrogates)."""
     if type(value) is not str:
         return False
     try:
@@ -43,22 +83,28 @@ def is_text(value: object) -> bool:
 
 
 def is_identifier(value: object) -> bool:
-    """Whether ``value`` is a non-empty text."""
+    """Return whether ``value`` is a non-empty string."""
     return is_text(value) and value != ""
 
 
+ROLLOUT_ID: Final = 'a non-empty string without "/" that is not reserved'
+
+
 def is_rollout_id(value: object) -> bool:
-    """Whether ``value`` is an identifier without "/": the first "/" of a staging key ends the rollout id."""
-    return is_identifier(value) and "/" not in str(value)
+    """Return whether ``value`` is an identifier without "/", as the first "/" of a staging key ends the rollout id.
+
+    One identifier is reserved (decision D24): rows of generation cuts are staged under it.
+    """
+    return is_identifier(value) and "/" not in str(value) and value != RESERVED_ROLLOUT_ID
 
 
 def is_length(value: object) -> bool:
-    """Whether ``value`` is an int in [0, 2**63); a bool is not an int. Weight versions share this domain."""
+    """Return whether ``value`` is an int in [0, 2**63); a bool is not an int. Weight versions share this domain."""
     return type(value) is int and 0 <= value < INT63_LIMIT
 
 
 def is_number(value: object) -> bool:
-    """Whether ``value`` is an int or float, not a bool, that is finite as a float64."""
+    """Return whether ``value`` is an int or float, not a bool, that is finite as a float64."""
     if type(value) is float:
         return math.isfinite(value)
     if type(value) is not int:
@@ -71,28 +117,38 @@ def is_number(value: object) -> bool:
 
 
 def is_digest(value: object) -> bool:
-    """Whether ``value`` is 64 lowercase hex characters."""
+    """Return whether ``value`` is 64 lowercase hex characters."""
     return type(value) is str and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
 def is_mask(value: object) -> bool:
-    """Whether ``value`` has the bits of +0.0 or of 1.0 (decision D2)."""
+    """Return whether ``value`` has the bits of +0.0 or of 1.0 (decision D2)."""
     return type(value) is float and (value == 1.0 or is_plus_zero(value))
 
 
 def owned_key(rollout_id: str, model_call_id: str) -> str:
-    """The staging key under which this rollout's call is staged (section 3)."""
+    """Return the staging key under which this rollout's call is staged (section 3)."""
     return f"{rollout_id}/{model_call_id}"
 
 
 def expect(holds: bool, field: str, value: Any, expected: str) -> None:
     """Raise ``ValueError`` naming ``field``, ``value`` and what was expected, unless the rule holds."""
     if not holds:
-        raise ValueError(f"{field}: got {show(value)}, expected {expected}")
+        raise ValueError(fault(field, value, expected))
+
+
+def expect_length(field: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is a length, a position, a token id or a weight version."""
+    expect(is_length(value), field, value, "an integer in [0, 2**63)")
+
+
+def expect_digest(field: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is the hex form of a digest."""
+    expect(is_digest(value), field, value, "64 lowercase hex characters")
 
 
 def check_versions(record: Any) -> None:
-    """The three version numbers are exactly the supported ones."""
+    """Check that the three version numbers are exactly the supported ones."""
     for field, supported in (
         ("schema_version", SCHEMA_VERSION),
         ("digest_version", DIGEST_VERSION),
@@ -103,12 +159,12 @@ def check_versions(record: Any) -> None:
 
 
 def check_position(record: CallRecord | StagedCall) -> None:
-    """A call's place in its rollout: parent, mode and lengths agree (section 3)."""
-    expect(is_identifier(record.model_call_id), "model_call_id", record.model_call_id, "a non-empty text")
+    """Check a call's place in its rollout: parent, mode and lengths agree (section 3)."""
+    expect(is_identifier(record.model_call_id), "model_call_id", record.model_call_id, "a non-empty string")
     root = record.parent_call_id is None
     expect(root or is_identifier(record.parent_call_id), "parent_call_id", record.parent_call_id, "null or an id")
     for field in ("prev_len", "delta_len", "cum_len", "weight_version"):
-        expect(is_length(getattr(record, field)), field, getattr(record, field), "an integer in [0, 2**63)")
+        expect_length(field, getattr(record, field))
     expect(record.mode in CAPTURE_MODES, "mode", record.mode, "text or token_in")
     expect((record.mode == MODE_TEXT) == root, "mode", record.mode, "text for a root, token_in for a child")
     expect((record.prev_len == 0) == root, "prev_len", record.prev_len, "0 for a root, more for a child")
@@ -117,18 +173,18 @@ def check_position(record: CallRecord | StagedCall) -> None:
 
 
 def check_call(call: StagedCall) -> None:
-    """All rules that what a staged call's digest covers must satisfy by itself (sections 1 and 3)."""
+    """Check the digested fields of a staged call on their own (sections 1 and 3)."""
     check_versions(call)
-    expect(is_rollout_id(call.rollout_id), "rollout_id", call.rollout_id, 'a non-empty text without "/"')
+    expect(is_rollout_id(call.rollout_id), "rollout_id", call.rollout_id, ROLLOUT_ID)
     check_position(call)
     columns = (call.token_ids_delta, call.token_mask_delta, call.generation_log_probs_delta)
     lengths = [len(column) for column in columns]
     expect(lengths == [call.delta_len] * 3, "token columns", lengths, f"three columns of delta_len {call.delta_len}")
     for index, (token, mask, log_prob) in enumerate(zip(*columns, strict=True)):
-        expect(is_length(token), f"token_ids_delta[{index}]", token, "an integer in [0, 2**63)")
+        expect_length(f"token_ids_delta[{index}]", token)
         expect(is_mask(mask), f"token_mask_delta[{index}]", mask, "0.0 or 1.0")
         where = f"generation_log_probs_delta[{index}]"
         expect(is_float32(log_prob), where, log_prob, "a finite float32")
         expect(mask == 1.0 or is_plus_zero(log_prob), where, log_prob, "0.0 on a carry token")
     for field in ("extras_digest", "chain_hash", "cumulative_hash"):
-        expect(is_digest(getattr(call, field)), field, getattr(call, field), "64 lowercase hex characters")
+        expect_digest(field, getattr(call, field))

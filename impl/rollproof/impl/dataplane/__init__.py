@@ -1,17 +1,40 @@
-"""What rollproof needs of a data plane: three methods, by the names and keywords that NeMo RL uses."""
+"""The data plane that rollproof needs: three methods, with the names and keywords that NeMo RL uses.
+
+A finalizer that mistakes an outage for a missing row publishes a placeholder and clears intact staging. So a miss is
+something that a plane *reports*, by fewer rows or by ``MissingRows``; every other exception, of any type, is an outage.
+docs/data-planes.md describes the protocol in full; ``rollproof check-plane`` holds a plane to it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from tensordict import TensorDictBase
+
+
+class MissingRows(KeyError):
+    """Raised by a data plane's ``get_samples`` to report that it does not hold all of the rows.
+
+    It is a ``KeyError`` so that readers written for other planes understand it. It survives pickling, and Ray.
+    """
+
+    def __init__(self, partition: str, sample_ids: Sequence[str] = ()) -> None:
+        self.partition, self.sample_ids = partition, list(sample_ids)
+        super().__init__(partition, self.sample_ids)
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition!r} does not hold all of the rows: {', '.join(self.sample_ids) or 'asked for'}"
+        )
 
 
 @runtime_checkable
 class DataPlane(Protocol):
     """A store of rows, addressed by partition and sample id.
 
-    A client may also be a handle to a Ray actor with these methods; see ``rollproof.impl.staging.call_plane``.
+    A client may also be a handle to a Ray actor with these methods; see ``rollproof.impl.staging.call_plane``. Any
+    exception but ``MissingRows`` is an outage: it says nothing about the rows, and propagates.
     """
 
     def put_samples(
@@ -21,17 +44,20 @@ class DataPlane(Protocol):
         fields: TensorDictBase | None = None,
         tags: list[dict[str, Any]] | None = None,
     ) -> Any:
-        """Write one row per sample id: ``fields`` has batch size ``[len(sample_ids)]``, ``tags`` one dict per row."""
+        """Write one row per sample id: ``fields`` has batch size ``[len(sample_ids)]``, ``tags`` one dict per row.
+
+        Once this returns, all of the rows can be read. After an exception any of them may be there.
+        """
         ...
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDictBase:
-        """The selected columns of the rows, in the order of ``sample_ids``.
+        """Return the selected columns of the rows, in the order of ``sample_ids``.
 
-        A row that is not there is missing from the answer, or the call raises ``KeyError`` or ``ValueError``. Any
-        other error is an outage.
+        A row that is not there is left out of the answer, or the call raises ``MissingRows``. A column that some of
+        the rows lack is left out of the answer.
         """
         ...
 
     def clear_samples(self, sample_ids: list[str], partition_id: str) -> Any:
-        """Remove rows; ids that are not there are ignored."""
+        """Remove rows; ids that are not there are ignored. After an exception any of the rows may still be there."""
         ...

@@ -1,8 +1,8 @@
 """A data plane inside the process, for tests, for trying things out and for single-process training.
 
-It answers as TransferQueue does, because that is what a finalizer has to live with: a read that misses some rows
-gives fewer rows and no error, a read that misses all of them raises ``ValueError``, and a selected column that some
-row lacks is dropped without a word. Vectors come back as jagged nested tensors even if all have one length, scalars
+It answers as TransferQueue does, because a finalizer must cope with that: a read that misses some rows
+gives fewer rows and no error, a read that misses all of them raises ``MissingRows``, and a selected column that some
+row lacks is dropped silently. Vectors come back as jagged nested tensors even if all have one length, scalars
 dense, and rows that fit into neither as a stack of single tensors.
 
 It copies every row as it is put, and builds every answer anew: no caller can reach into what is stored.
@@ -19,6 +19,7 @@ from attrs import define, field
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from rollproof.impl.columns import column_rows
+from rollproof.impl.dataplane import MissingRows
 
 
 @define(eq=False)
@@ -43,13 +44,13 @@ class MemoryDataPlane:
         """
         count = len(sample_ids)
         if tags is not None and len(tags) != count:
-            raise ValueError(f"tags: {len(tags)} for {count} rows")
+            raise ValueError(f"tags: got {len(tags)}, expected {count}, one per row")
         columns: dict[str, list[torch.Tensor]] = {}
         if fields is not None:
             if tuple(fields.batch_size) != (count,):
-                raise ValueError(f"fields: batch size {tuple(fields.batch_size)} for {count} rows")
+                raise ValueError(f"fields: got batch size {list(fields.batch_size)}, expected [{count}]")
             for name, column in fields.items():
-                columns[name] = [row.detach().clone() for row in column_rows(column)]
+                columns[name] = [row.detach().clone() for row in column_rows(column, name)]
         with self._lock:
             rows, stored_tags = self._rows.setdefault(partition_id, {}), self._tags.setdefault(partition_id, {})
             for index, sample_id in enumerate(sample_ids):
@@ -57,15 +58,15 @@ class MemoryDataPlane:
                 stored_tags.setdefault(sample_id, {}).update(tags[index] if tags is not None else {})
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
-        """The rows that are there, in request order, with the columns that all of them have.
+        """Return the rows that are there, in request order, with the columns that all of them have.
 
-        ``ValueError`` if rows were asked for and none is there.
+        ``MissingRows`` if rows were requested and none is there.
         """
         with self._lock:
             stored = self._rows.get(partition_id, {})
             found = [dict(stored[sample_id]) for sample_id in sample_ids if sample_id in stored]
         if sample_ids and not found:
-            raise ValueError(f"partition {partition_id!r} holds none of the {len(sample_ids)} requested rows")
+            raise MissingRows(partition_id, sample_ids)
         shared = [name for name in select_fields if found and all(name in row for row in found)]
         return TensorDict({name: pack_rows([row[name] for row in found]) for name in shared}, batch_size=[len(found)])
 
@@ -81,18 +82,18 @@ class MemoryDataPlane:
                 self._tags.get(partition_id, {}).pop(sample_id, None)
 
     def sample_ids(self, partition_id: str) -> list[str]:
-        """The ids of a partition's rows, in the order in which they were first put."""
+        """Return the ids of a partition's rows, in the order in which they were first put."""
         with self._lock:
             return list(self._rows.get(partition_id, {}))
 
     def tags(self, partition_id: str) -> Mapping[str, Mapping[str, Any]]:
-        """A copy of the tags of a partition's rows, by sample id."""
+        """Return a copy of the tags of a partition's rows, by sample id."""
         with self._lock:
             return {sample_id: dict(tags) for sample_id, tags in self._tags.get(partition_id, {}).items()}
 
 
 def pack_rows(rows: list[torch.Tensor]) -> Any:
-    """Rows as one batched column that shares no memory with them, each with its own dtype and shape."""
+    """Return rows as one batched column that shares no memory with them, each with its own dtype and shape."""
     first = rows[0]
     if any((row.dtype, row.shape[1:], row.dim()) != (first.dtype, first.shape[1:], first.dim()) for row in rows):
         return NonTensorStack(*(row.clone() for row in rows))

@@ -1,6 +1,6 @@
 """TransferQueue as a data plane: rows in storage units behind a controller, all of them Ray actors.
 
-The queue answers in ways that a finalizer must not take at face value. A put returns although the controller never
+The queue answers in ways that a finalizer must not trust. A put returns although the controller never
 learned of it; a read has no deadline; rows of different dtypes come back cast to one, or end the process that reads
 them; and a row that is cleared while it is read may come back as the row that took its place. This module turns each of
 them into a missing row, an error or the rows as they are, and otherwise leaves the queue's answers alone.
@@ -11,15 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 from attrs import define, field
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
+from rollproof.impl.arguments import as_seconds
+from rollproof.impl.dataplane import MissingRows
 from rollproof.impl.dataplane.memory import pack_rows
 
 T = TypeVar("T")
@@ -28,7 +32,7 @@ CONTROLLER: Final = {"name": "TransferQueueController", "namespace": "transfer_q
 """The Ray actor by which processes find a running queue."""
 
 START_CPUS: Final = 8
-"""What a local Ray offers. The queue's actors take three; what nobody offers, its start waits for without end."""
+"""The resources of a local Ray. The queue's actors take three; its start blocks forever on what is not offered."""
 
 OBJECT_STORE_BYTES: Final = 128 * 2**20
 """A local Ray's object store: rows go past it, from storage units to clients."""
@@ -47,6 +51,31 @@ Ray runs its workers at niceness 15, at which a queue on a busy machine may take
 """
 
 
+GRACE_S: Final = 5.0
+"""How long an operation that is past its time may take to be cancelled, before it is left behind."""
+
+
+FORKED: Final = (
+    "Ray was connected before this process was forked, and its threads and sockets stayed behind: start processes by "
+    "spawn, or as Ray actors"
+)
+
+_inherited: list[bool] = []
+"""Not empty in a process that was forked from one that was connected to Ray: any use of Ray there waits for ever."""
+
+
+_attaching = threading.Lock()
+
+
+def _note_fork() -> None:
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        _inherited.append(True)
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class ColumnConflict(ValueError):
     """A column was put with another dtype than the live rows of its partition have. Those rows were taken back."""
 
@@ -60,9 +89,16 @@ class TransferQueueDataPlane:
     """
 
     timeout_s: float = 120.0
+    store: ClassVar[str] = "TransferQueue"
+    """All clients in a process have the one queue of its Ray cluster."""
+    _pid: int | None = field(default=None, init=False, repr=False)
+    """The process that attached."""
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False, repr=False)
     _client: Any = field(default=None, init=False, repr=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.timeout_s = as_seconds("timeout_s", self.timeout_s)
 
     def __reduce__(self) -> tuple[type[TransferQueueDataPlane], tuple[float]]:
         return type(self), (self.timeout_s,)
@@ -83,10 +119,10 @@ class TransferQueueDataPlane:
             self._run(_put, list(sample_ids), partition_id, fields, tags)
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDictBase:
-        """The rows that are there, in request order, with those of the columns that all of them have.
+        """Return the rows that are there, in request order, with those of the columns that all of them have.
 
-        Raises ``ValueError`` if none is there, or if one is registered and not yet written; ``KeyError`` if one was
-        cleared meanwhile; ``TimeoutError``, and the queue's own errors.
+        Raises ``MissingRows`` if none is there, if one is registered and not yet written, was cleared meanwhile, or is
+        gone from storage; ``TimeoutError``, and the queue's own errors.
         """
         if not sample_ids:
             return TensorDict({}, batch_size=[0])
@@ -100,34 +136,83 @@ class TransferQueueDataPlane:
             self._run(_clear, list(sample_ids), partition_id)
 
     def sample_ids(self, partition_id: str) -> list[str]:
-        """The ids of a partition's rows, rows that are registered and not yet written included."""
+        """Return the ids of a partition's rows, rows that are registered and not yet written included."""
         return list(self.tags(partition_id))
 
     def tags(self, partition_id: str) -> Mapping[str, Mapping[str, Any]]:
-        """The tags of a partition's rows, by sample id."""
+        """Return the tags of a partition's rows, by sample id."""
         return self._run(_tags, partition_id)
 
     def close(self) -> None:
-        """Stop this client's thread; the queue and its rows stay. A closed client attaches anew when it is used."""
+        """Stop this client's thread; the queue and its rows stay. A closed client attaches anew when it is used.
+
+        Operations that are under way in other threads end in ``ConnectionError``.
+        """
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = self._client = None
+            if self._loop is not None and self._pid == os.getpid():
+                asyncio.run_coroutine_threadsafe(_end(self._loop), self._loop)
+            self._loop = self._client = self._pid = None
 
     def _run(self, operation: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """Wait for an operation of the process's queue client, on this data plane's own event loop."""
-        with self._lock:
-            if self._client is None:
-                self._client = attach()
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="transfer-queue", daemon=True).start()
-            client, loop = self._client, self._loop
-        limited = asyncio.wait_for(operation(client, *arguments), self.timeout_s)
+        if self._pid not in (None, os.getpid()):
+            raise RuntimeError(FORKED)
+        client, loop = self._attached()
+        coroutine = operation(client, *arguments)
+        limited = asyncio.wait_for(coroutine, self.timeout_s)
+        future = asyncio.run_coroutine_threadsafe(limited, loop)
         try:
-            return asyncio.run_coroutine_threadsafe(limited, loop).result()
+            return future.result(self.timeout_s + GRACE_S)
         except TimeoutError as error:
+            future.cancel()
+            if not loop.is_running():
+                limited.close()
+                coroutine.close()
             raise TimeoutError(f"{error}" or f"no answer from TransferQueue in {self.timeout_s:g} s") from error
+        except CancelledError as error:
+            raise ConnectionError(
+                "the client was closed during an operation; whether it took effect is unknown"
+            ) from error
+
+    def _attached(self) -> tuple[Any, asyncio.AbstractEventLoop]:
+        """Return the queue's client and the running event loop."""
+        if not self._lock.acquire(timeout=self.timeout_s):
+            raise TimeoutError(f"another thread did not attach to TransferQueue in {self.timeout_s:g} s")
+        try:
+            if self._client is None:
+                self._client = _within(self.timeout_s, attach)
+            if self._loop is None:
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="transfer-queue", daemon=True).start()
+            return self._client, self._loop
+        finally:
+            self._lock.release()
+
+
+def _within(seconds: float, act: Callable[[], T]) -> T:
+    """Return what ``act`` returns; after ``TimeoutError`` it is left behind in its thread."""
+    outcome: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(act())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="transfer-queue-attach", daemon=True).start()
+    try:
+        return outcome.result(seconds)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}" or f"TransferQueue could not be attached to in {seconds:g} s") from error
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what runs on a loop, and stop it once that is done."""
+    others = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task(loop)]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    loop.call_soon(loop.stop)
 
 
 # ── operations ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +240,7 @@ async def _put(
 
 
 def _plain(column: Any) -> Any:
-    """A column that the queue can write: it takes one row of a larger tensor for contiguous and fails on its stride."""
+    """Return a column that the queue can write: it misreads a row of a larger tensor as contiguous and fails."""
     if isinstance(column, torch.Tensor) and not column.is_nested and column.dim() and column.stride(-1) != 1:
         return column.clone(memory_format=torch.contiguous_format)
     return column
@@ -164,15 +249,23 @@ def _plain(column: Any) -> Any:
 async def _get(client: Any, keys: list[str], partition: str, columns: list[str]) -> TensorDict:
     found = await _metadata(client, keys, partition)
     if not found.size:
-        raise ValueError(f"partition {partition!r} holds none of the {len(keys)} requested rows")
+        raise MissingRows(partition, keys)
     if not found.is_ready:
-        raise ValueError(f"partition {partition!r}: a requested row is not yet written")
+        # It is registered and was never written: what a put that broke off leaves.
+        raise MissingRows(partition, keys)
     shared = [name for name in columns if name in found.field_names]
     if not shared:
         return TensorDict({}, batch_size=[found.size])
-    data: TensorDict = await client.async_get_data(found.select_fields(shared))
+    try:
+        data: TensorDict = await client.async_get_data(found.select_fields(shared))
+    except KeyError as error:
+        if type(error).__name__ != "StorageKeyNotFoundError":
+            raise
+        # The queue's own word for a row that its storage has lost, or that was cleared a moment ago.
+        raise MissingRows(partition, keys) from error
     if (await _metadata(client, keys, partition)).global_indexes != found.global_indexes:
-        raise KeyError(f"partition {partition!r}: a row was cleared while it was read")
+        # Cleared while it was read: another row may have taken its place, and its answer.
+        raise MissingRows(partition, keys)
     return data
 
 
@@ -192,7 +285,7 @@ async def _tags(client: Any, partition: str) -> dict[str, dict[str, Any]]:
 
 
 async def _metadata(client: Any, keys: list[str], partition: str) -> Any:
-    """Where the rows that are registered lie, in request order, and the columns that all of them have."""
+    """Return where the registered rows are, in request order, and the columns that all of them have."""
     return await client.async_kv_retrieve_meta(keys=keys, partition_id=partition, create=False)
 
 
@@ -200,18 +293,24 @@ async def _metadata(client: Any, keys: list[str], partition: str) -> Any:
 
 
 def attach() -> Any:
-    """The process's client of the running queue. ``RuntimeError`` where there is none."""
+    """Return the process's client of the running queue. ``RuntimeError`` where there is none, or after a fork.
+
+    Waits for the queue's controller for ever: one thread at a time.
+    """
+    if _inherited:
+        raise RuntimeError(FORKED)
     import ray
     import transfer_queue
 
-    try:
-        ray.get_actor(**CONTROLLER)
-    except ValueError as error:
-        raise RuntimeError("no TransferQueue is running in this Ray cluster: call transfer_queue.init()") from error
-    transfer_queue.init()
-    client = transfer_queue.get_client()
-    _pack_exactly(client.storage_manager)
-    return client
+    with _attaching:
+        try:
+            ray.get_actor(**CONTROLLER)
+        except ValueError as error:
+            raise RuntimeError("no TransferQueue is running in this Ray cluster: call transfer_queue.init()") from error
+        transfer_queue.init()
+        client = transfer_queue.get_client()
+        _pack_exactly(client.storage_manager)
+        return client
 
 
 def _pack_exactly(manager: Any) -> None:
@@ -226,16 +325,16 @@ def _pack_exactly(manager: Any) -> None:
 
 
 def _pack(rows: list[Any]) -> Any:
-    """Rows as one batched column. Rows that are no tensors stay a stack of what they are."""
+    """Return rows as one batched column. Rows that are not tensors stay a stack of what they are."""
     if all(isinstance(row, torch.Tensor) for row in rows):
         return pack_rows([_aligned(row) for row in rows])
     return NonTensorStack(*rows)
 
 
 def _aligned(row: torch.Tensor) -> torch.Tensor:
-    """A row where torch may compute with it.
+    """Return a row where torch may compute with it.
 
-    A received row lies in the message's buffer at any address, and torch's loops read 16 bytes at a time from
+    A received row is in the message's buffer at any address, and torch's loops read 16 bytes at a time from
     addresses that are multiples of its element size: on others, some of them end the process.
     """
     if row.data_ptr() % row.element_size() == 0:
@@ -245,11 +344,11 @@ def _aligned(row: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def local_queue(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """A queue on this machine while the context is open, on a Ray of its own where none is connected.
+    """Run a queue on this machine while the context is open, on a Ray of its own where none is connected.
 
-    ``settings`` are the queue's own, as ``transfer_queue.init`` takes them. The local Ray sends nothing home, has no
-    dashboard and a small object store, and does not outlive the context. It listens where Ray does, which is not
-    loopback alone: Ray takes the machine's own address in place of 127.0.0.1.
+    ``settings`` are the queue's own, as ``transfer_queue.init`` takes them. The local Ray sends no telemetry, has no
+    dashboard and a small object store, and does not outlive the context. It listens where Ray does, which is not only
+    loopback: Ray takes the machine's own address in place of 127.0.0.1.
     """
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     import ray

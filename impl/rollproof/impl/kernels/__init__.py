@@ -12,5 +12,5 @@ from importlib.util import find_spec
 
 @cache
 def available() -> bool:
-    """Whether Triton is installed. Looked up once: rows ask for each of their layouts."""
+    """Return whether Triton is installed. It is looked up once: rows need this for each of their layouts."""
     return find_spec("triton") is not None

@@ -1,7 +1,7 @@
-"""BLAKE3 of bytes that lie in an accelerator's memory: chunks side by side, then the tree, and 32 bytes come back.
+"""BLAKE3 of bytes in an accelerator's memory: chunks side by side, then the tree, and 32 bytes come back.
 
-A message is given as segments, host bytes and device tensors, that stand for their concatenation. A chunk of 1,024
-bytes that lies within one tensor is read where it is, at any byte offset; only the chunks that straddle a border are
+A message is given as segments, host bytes and device tensors, that represent their concatenation. A chunk of 1,024
+bytes that is within one tensor is read in place, at any byte offset; only the chunks that straddle a border are
 laid out anew, a few kilobytes. Each lane compresses one chunk, block by block; then one launch per level of the tree
 pairs neighbours, with the odd one carried up, which gives BLAKE3's tree: its left subtrees are complete.
 
@@ -33,7 +33,7 @@ _ROOT: Final = tl.constexpr(8)
 
 @triton.jit
 def _initial(like):
-    """The initial chaining value, in every lane of ``like``."""
+    """Return the initial chaining value, in every lane of ``like``."""
     return (
         tl.full(like.shape, 0x6A09E667, tl.uint32),
         tl.full(like.shape, 0xBB67AE85, tl.uint32),
@@ -48,7 +48,7 @@ def _initial(like):
 
 @triton.jit
 def _mix(a, b, c, d, x, y):
-    """BLAKE3's quarter round."""
+    """Run BLAKE3's quarter round."""
     a = a + b + x
     d = d ^ a
     d = (d >> 16) | (d << 16)
@@ -70,7 +70,7 @@ def _compress(
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11, m12, m13, m14, m15,
     counter_low, counter_high, length, flags,
 ):  # fmt: skip
-    """The compression function, one per lane: the new chaining value from the old one and a block of 64 bytes."""
+    """Compress, one per lane: return the new chaining value from the old one and a block of 64 bytes."""
     v0, v1, v2, v3, v4, v5, v6, v7 = h0, h1, h2, h3, h4, h5, h6, h7
     v8, v9, v10, v11, _, _, _, _ = _initial(h0)
     v12, v13, v14, v15 = counter_low, counter_high, length, flags
@@ -91,7 +91,7 @@ def _compress(
 
 @triton.jit
 def _word(at, shift, mask, SHIFTED: tl.constexpr):
-    """The little-endian word that starts ``shift`` bytes into the one at ``at``."""
+    """Return the little-endian word that starts ``shift`` bytes into the one at ``at``."""
     word = tl.load(at, mask=mask, other=0).to(tl.uint32, bitcast=True)
     if SHIFTED:
         following = tl.load(at + 1, mask=mask, other=0).to(tl.uint32, bitcast=True)
@@ -101,7 +101,7 @@ def _word(at, shift, mask, SHIFTED: tl.constexpr):
 
 @triton.jit
 def _store(row, mask, h0, h1, h2, h3, h4, h5, h6, h7):
-    """One chaining value per lane."""
+    """Store one chaining value per lane."""
     tl.store(row + 0, h0.to(tl.int32, bitcast=True), mask=mask)
     tl.store(row + 1, h1.to(tl.int32, bitcast=True), mask=mask)
     tl.store(row + 2, h2.to(tl.int32, bitcast=True), mask=mask)
@@ -117,9 +117,9 @@ def _chunks(
     data, shift, values, first_chunk, count, last_chunk, last_bytes, longest,
     SHIFTED: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The chaining values of ``count`` chunks that lie back to back, one per lane; ``longest`` is their most blocks.
+    """Compute the chaining values of ``count`` adjacent chunks, one per lane; ``longest`` is their most blocks.
 
-    ``data`` lies ``shift`` bytes into an aligned word; no word is read that holds none of its bytes.
+    ``data`` starts ``shift`` bytes into an aligned word; no word is read that holds none of its bytes.
     """
     words = (data - shift).to(tl.pointer_type(tl.int32))
     lane = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
@@ -171,7 +171,7 @@ def _chunks(
 
 @triton.jit(do_not_specialize=("count",))
 def _parents(values, count, parents, WIDTH: tl.constexpr):
-    """The next level of the tree over ``count`` chaining values, one pair per lane; an odd one is carried up."""
+    """Compute the next level of the tree over ``count`` chaining values, a pair per lane; an odd one is carried up."""
     lane = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
     there, paired = 2 * lane < count, 2 * lane + 1 < count
     left, right = values + lane * 16, values + lane * 16 + 8
@@ -218,7 +218,7 @@ def _parents(values, count, parents, WIDTH: tl.constexpr):
 
 @frozen(eq=False)
 class _Run:
-    """Chunks that lie back to back in ``data``, a contiguous tensor of bytes, from byte ``start`` on."""
+    """Chunks that are adjacent in ``data``, a contiguous tensor of bytes, from byte ``start`` on."""
 
     data: torch.Tensor
     start: int
@@ -227,10 +227,9 @@ class _Run:
 
 
 def blake3_hex(segments: Sequence[bytes | torch.Tensor], device: torch.device | str) -> str:
-    """The BLAKE3 hash, as 64 hex characters, of the segments' bytes back to back.
+    """Return the BLAKE3 hash, as 64 hex characters, of the segments' bytes back to back.
 
-    Tensors are contiguous and live on ``device``; their bytes are taken as they lie there. Nothing of them is copied
-    to the host.
+    Tensors are contiguous and on ``device``; their bytes are hashed in place, and none is copied to the host.
     """
     parts = [_bytes_of(segment) if isinstance(segment, torch.Tensor) else segment for segment in segments]
     total = sum(map(len, parts))
@@ -246,12 +245,12 @@ def blake3_hex(segments: Sequence[bytes | torch.Tensor], device: torch.device | 
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements of a contiguous tensor as bytes, ``[n]`` uint8: a view."""
+    """Return the elements of a contiguous tensor as bytes, ``[n]`` uint8: a view."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def _runs(parts: Sequence[Any], chunks: int, device: torch.device) -> list[_Run]:
-    """All chunks, each in one run: inside a tensor where it lies in one, else laid out anew with its neighbours."""
+    """Return all chunks, each in one run: in place if inside one tensor, else laid out anew with its neighbours."""
     runs: list[_Run] = []
     pending: list[Any] = []
     done = position = 0
@@ -273,7 +272,7 @@ def _runs(parts: Sequence[Any], chunks: int, device: torch.device) -> list[_Run]
 
 
 def _laid_out(pieces: Sequence[Any], first_chunk: int, device: torch.device, chunks: int | None = None) -> list[_Run]:
-    """One run of the pieces' bytes, padded with zeros to whole chunks; none where there are no bytes."""
+    """Return one run of the pieces' bytes, padded with zeros to whole chunks; none where there are no bytes."""
     size = sum(map(len, pieces))
     count = -(-size // CHUNK) if chunks is None else chunks - first_chunk
     if not count:

@@ -1,6 +1,6 @@
 """Pieces of several tensors laid back to back, with gaps filled: routes of a row, patches of a chain.
 
-One launch per source dtype reads every piece where it lies and writes it, converted, where it belongs. A piece without
+One launch per source dtype reads every piece in place and writes it, converted, to its destination. A piece without
 a source is filled. The pieces' table is all that is sent to the device.
 """
 
@@ -38,7 +38,7 @@ class Piece:
 
 @triton.jit
 def _lay_out(table, out, FILLING: tl.constexpr, DTYPE: tl.constexpr, WIDTH: tl.constexpr):
-    """A block of one piece; ``table`` holds per piece the source's address or 0, its place in ``out``, its count."""
+    """Copy a block of one piece; ``table`` holds per piece the source's address or 0, its place, and its count."""
     row = table + tl.program_id(0) * 3
     address, place, count = tl.load(row), tl.load(row + 1), tl.load(row + 2)
     index = tl.program_id(1).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
@@ -50,13 +50,15 @@ def _lay_out(table, out, FILLING: tl.constexpr, DTYPE: tl.constexpr, WIDTH: tl.c
 
 
 def gather(pieces: Sequence[Piece], out: torch.Tensor, filling: int = 0) -> None:
-    """Write ``pieces`` back to back into the contiguous ``out``; their sources live on its device.
+    """Write ``pieces`` back to back into the contiguous ``out``; their sources are on its device.
 
-    Elements are converted to ``out``'s dtype as they are: that they fit is the caller's to know. ``ValueError`` where
-    the pieces do not fill ``out``, or a source is not contiguous, too short, of another dtype, or lives elsewhere.
+    Elements are converted to ``out``'s dtype unchecked: the caller guarantees that they fit. ``ValueError`` where
+    the pieces do not fill ``out``, or a source is not contiguous, too short, of another dtype, or on another device.
     """
     if sum(piece.count for piece in pieces) != out.numel() or not out.is_contiguous():
-        raise ValueError(f"{sum(piece.count for piece in pieces)} elements for an output of {list(out.shape)}")
+        raise ValueError(
+            f"pieces: got {sum(piece.count for piece in pieces)} elements, expected those of shape {list(out.shape)}"
+        )
     by_dtype: dict[torch.dtype, list[tuple[int, int, int]]] = {}
     fillings: list[tuple[int, int, int]] = []
     place = 0
@@ -66,11 +68,12 @@ def gather(pieces: Sequence[Piece], out: torch.Tensor, filling: int = 0) -> None
             fillings.append((0, place, piece.count))
         else:
             if source.device != out.device or not source.is_contiguous():
-                raise ValueError(f"a source on {source.device}, expected a contiguous one on {out.device}")
+                raise ValueError(f"source: got one on {source.device}, expected a contiguous one on {out.device}")
             if source.dtype not in _TYPES:
-                raise ValueError(f"a source of dtype {source.dtype}, expected one of {', '.join(map(str, _TYPES))}")
+                raise ValueError(f"source: got {source.dtype}, expected {' or '.join(map(str, _TYPES))}")
             if not 0 <= piece.first <= source.numel() - piece.count:
-                raise ValueError(f"elements {piece.first} to {piece.first + piece.count} of {source.numel()}")
+                end = piece.first + piece.count
+                raise ValueError(f"piece: got elements {piece.first} to {end}, expected some of {source.numel()}")
             address = source.data_ptr() + piece.first * source.element_size()
             by_dtype.setdefault(source.dtype, []).append((address, place, piece.count))
         place += piece.count

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from attrs import evolve
 
-from rollproof.impl import assembly, completion, digest, envelope, lineage, plan, records, retained, terminal
+from rollproof.impl import (
+    assembly,
+    completion,
+    digest,
+    envelope,
+    lineage,
+    plan,
+    records,
+    retained,
+    route_boundary,
+    terminal,
+)
 from rollproof.impl.bundles import chain_media, read_bundle, staged_tensors
 from rollproof.impl.policy import RoutePlanExecutor
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step, spec_media
-from rollproof.properties.held import named_tensors
-from rollproof.properties.protocol import Refusal
-from rollproof.properties.tensors import batch_rows, from_torch, to_torch
-from rollproof.spec.assembly import RouteFragment
-from rollproof.spec.constants import MEDIA_DIGEST_FIELDS, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.properties.adapters.protocol import Refusal
+from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step, spec_media, spec_plan
+from rollproof.properties.adapters.tensors import batch_rows, from_torch, named_tensors, to_torch
+from rollproof.spec.constants import AS_STAGED, MEDIA_DIGEST_FIELDS, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.extras import RouteFragment
+from rollproof.spec.judge.area import PORTABLE
+from rollproof.spec.judge.requests import Area, GroupReplay, GroupStep, Restored, StagedMedia
+from rollproof.spec.judge.staging import Staging
+from rollproof.spec.judge.views import Entry
 from rollproof.spec.outcomes import Dims
-from rollproof.spec.plane import Staging
 from rollproof.spec.records import (
     CallRecord,
     Completion,
@@ -34,21 +48,19 @@ from rollproof.spec.records import (
     TrainedRow,
 )
 from rollproof.spec.rejections import Rejected
-from rollproof.spec.requests import Area, GroupReplay, GroupStep, Restored, StagedMedia
+from rollproof.spec.replay import ReplayedRow
 from rollproof.spec.retained import PrefixRow
-from rollproof.spec.routes import ReplayedRow
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.views import Entry
 
 T = TypeVar("T")
 
 
 class Ours(ReassemblerAdapter):
-    """``rollproof.impl``, all areas."""
+    """``rollproof.impl``: the areas of receipts, all but the portable ones."""
 
     name: ClassVar[str] = "impl"
-    areas: ClassVar[frozenset[Area]] = frozenset(Area)
-    reassembler = RolloutReassembler
+    areas: ClassVar[frozenset[Area]] = frozenset(Area) - PORTABLE
+    reassembler: ClassVar[Callable[..., Any]] = RolloutReassembler
 
     def prefix_digest(self, token_ids: tuple[int, ...]) -> str:
         """Section 2."""
@@ -92,7 +104,9 @@ class Ours(ReassemblerAdapter):
 
     def decode_plan(self, value: Any) -> RouteAssemblyPlan:
         """Section 6."""
-        return answered(plan.decode_plan, value)
+        decoded = spec_plan(answered(plan.decode_plan, value))
+        assert decoded is not None
+        return decoded
 
     def encode_plan(self, route_plan: RouteAssemblyPlan) -> dict[str, Any]:
         """Section 6."""
@@ -106,10 +120,16 @@ class Ours(ReassemblerAdapter):
         canonical_len: int,
         num_experts: int | None,
         allow_repeated_experts: bool,
+        route_boundary: str = AS_STAGED,
     ) -> Tensor:
         """Section 6."""
         staged = {
-            key: assembly.RouteFragment(to_torch(one.routes), one.encoding, one.extras_metadata_json)
+            key: assembly.RouteFragment(
+                to_torch(one.routes),
+                one.encoding,
+                one.extras_metadata_json,
+                None if one.boundary is None else to_torch(one.boundary),
+            )
             for key, one in fragments.items()
         }
         return from_torch(
@@ -121,6 +141,7 @@ class Ours(ReassemblerAdapter):
                 canonical_len,
                 num_experts=num_experts,
                 allow_repeated_experts=allow_repeated_experts,
+                route_boundary=route_boundary,
             )
         )
 
@@ -139,6 +160,7 @@ class Ours(ReassemblerAdapter):
             dims=dims,
             num_experts=config.num_experts,
             allow_repeated_experts=config.allow_repeated_experts,
+            route_boundary=config.route_boundary or AS_STAGED,
         )
         batch = executor.replay(
             [row.tags[ROUTE_PLAN_TAG] for row in rows], [row.columns["input_ids"].count for row in rows]
@@ -148,6 +170,10 @@ class Ours(ReassemblerAdapter):
             direct=tuple(row.columns[ROUTED_EXPERTS] for row in direct.rows or ()),
             deferred=tuple(ReplayedRow(from_torch(routes), failure) for routes, failure in replayed),
         )
+
+    def align_engine_rows(self, rows: Tensor, start: int, tokens: int, num_experts: int | None) -> Tensor:
+        """Section 10."""
+        return from_torch(answered(route_boundary.align_engine_rows, to_torch(rows), start, tokens, num_experts))
 
     def chain_media(self, parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Section 7."""
@@ -217,12 +243,19 @@ class Ours(ReassemblerAdapter):
 
 
 def as_torch(bundle: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a bundle."""
+    """Return the tensors of a bundle."""
     return {name: to_torch(value) for name, value in bundle.items()}
 
 
+class OursByGroup(Ours):
+    """``rollproof.impl`` with one base read per group."""
+
+    name: ClassVar[str] = "impl, reads by group"
+    reassembler: ClassVar[Callable[..., Any]] = partial(RolloutReassembler, reads="group")
+
+
 def answered(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """A function's value, or its refusal as the gate knows it."""
+    """Return a function's value, or raise its refusal as the gate knows it."""
     try:
         return function(*arguments, **options)
     except Rejected as rejected:

@@ -1,7 +1,7 @@
 """Any class with the constructor and methods of NeMo RL's RolloutReassembler, as an implementation.
 
-The adapter runs the class over a recording data plane and translates what it returns. Deriving from it and naming the
-class is all that a drop-in needs.
+The adapter runs the class over a recording data plane and translates what it returns. A drop-in needs only to derive
+from it and to name the class.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from attrs import fields
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.recovery import run
-from rollproof.properties.protocol import Adapter
-from rollproof.properties.recording import RecordingPlane
-from rollproof.properties.tensors import from_torch
+from rollproof.properties.adapters.protocol import Adapter
+from rollproof.properties.adapters.recording import RecordingPlane
+from rollproof.properties.adapters.tensors import from_torch
+from rollproof.properties.errors import message_of
+from rollproof.spec.constants import STEP_TIMES
+from rollproof.spec.judge.requests import Area, GroupStep, RolloutAnswer
+from rollproof.spec.judge.staging import Staging
 from rollproof.spec.outcomes import Failure, GroupOutcome
-from rollproof.spec.plane import Clear, Effect, Get, Staging
+from rollproof.spec.plane import Clear, Effect, Get
 from rollproof.spec.records import (
     FinalizedGroup,
     FinalizedRollout,
@@ -25,7 +30,6 @@ from rollproof.spec.records import (
     RouteAssemblyPlan,
     RouteSpan,
 )
-from rollproof.spec.requests import Area, GroupStep, RolloutAnswer
 from rollproof.spec.tensor import Tensor
 
 REFERENCE_ARGUMENTS = (
@@ -50,15 +54,16 @@ class ReassemblerAdapter(Adapter):
     """A fresh, empty data plane for one request."""
 
     def build(self, plane: RecordingPlane, config: ReassemblerConfig) -> Any:
-        """One reassembler over ``plane``."""
+        """Return one reassembler over ``plane``."""
         arguments = {name: getattr(config, name) for name in REFERENCE_ARGUMENTS}
-        for name in ("routed_dims", "num_experts", "vocab_size", "allow_repeated_experts"):
-            if getattr(config, name) is not None and getattr(config, name) is not False:
+        ours = {field.name: field.default for field in fields(ReassemblerConfig)}.items()
+        for name, default in ours:
+            if name not in REFERENCE_ARGUMENTS and getattr(config, name) != default:
                 arguments[name] = getattr(config, name)
         return type(self).reassembler(plane, **arguments)
 
     def plane(self, config: ReassemblerConfig, staging: Staging) -> RecordingPlane:
-        """A recording plane that holds ``staging``."""
+        """Return a recording plane that holds ``staging``."""
         return RecordingPlane.over(self.make_plane(), staging, config.staging_partition, config.pad_token_id)
 
     def finalize_rollout(
@@ -88,7 +93,7 @@ class ReassemblerAdapter(Adapter):
 
 
 def run_step(reassembler: Any, plane: RecordingPlane, step: GroupStep) -> GroupOutcome:
-    """One call of ``finalize_group``: a group, or one of the failures that the contract names."""
+    """Call ``finalize_group`` once, and return a group, or one of the failures that the contract names."""
     request = step.request
     try:
         group = run(reassembler, request)
@@ -101,7 +106,7 @@ def run_step(reassembler: Any, plane: RecordingPlane, step: GroupStep) -> GroupO
 
 
 def named_failure(error: Exception, plane: RecordingPlane) -> Failure | None:
-    """Which failure of the contract an exception is; None for anything else."""
+    """Return which failure of the contract an exception is; None for anything else."""
     if plane.raised is not None:
         if not caused_by(error, plane.raised):
             return None
@@ -111,15 +116,16 @@ def named_failure(error: Exception, plane: RecordingPlane) -> Failure | None:
         if plane.faults.put:
             return Failure.PUT
         named = (last.partition, *last.keys) if isinstance(last, Clear) else ()
-        return Failure.CLEAR if named and all(name in str(error) for name in named) else None
+        return Failure.CLEAR if named and all(name in message_of(error) for name in named) else None
     if isinstance(error, ValueError) and not plane.effects:
         return Failure.CALLER
     only_reads = all(isinstance(effect, Get) for effect in plane.effects)
-    return Failure.ROUTES_UNKNOWN if type(error) is RuntimeError and only_reads else None
+    explained = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError | RecursionError)
+    return Failure.ROUTES_UNKNOWN if explained and only_reads else None
 
 
 def caused_by(error: BaseException | None, cause: BaseException) -> bool:
-    """Whether ``error`` is ``cause``, or was raised from it."""
+    """Return whether ``error`` is ``cause``, or was raised from it."""
     while error is not None:
         if error is cause:
             return True
@@ -131,7 +137,7 @@ def caused_by(error: BaseException | None, cause: BaseException) -> bool:
 
 
 def spec_rollout(rollout: Any) -> FinalizedRollout:
-    """A finalized rollout as a value of the spec."""
+    """Return a finalized rollout as a value of the spec."""
     routes = rollout.routed_experts
     return FinalizedRollout(
         rollout_id=rollout.rollout_id,
@@ -152,7 +158,7 @@ def spec_rollout(rollout: Any) -> FinalizedRollout:
 
 
 def spec_plan(plan: Any) -> RouteAssemblyPlan | None:
-    """A route plan as a value of the spec."""
+    """Return a route plan as a value of the spec."""
     if plan is None or isinstance(plan, RouteAssemblyPlan):
         return plan
     spans = tuple(
@@ -163,6 +169,8 @@ def spec_plan(plan: Any) -> RouteAssemblyPlan | None:
             span.staged_route_len,
             span.extras_digest_version,
             span.extras_digest,
+            getattr(span, "boundary_token_index", None),
+            getattr(span, "repair_previous_token", False),
         )
         for span in plan.spans
     )
@@ -176,12 +184,12 @@ def spec_plan(plan: Any) -> RouteAssemblyPlan | None:
 
 
 def spec_media(media: Mapping[str, Any] | None) -> dict[str, Tensor] | None:
-    """One rollout's media as tensors of the spec."""
+    """Return one rollout's media as tensors of the spec."""
     return None if media is None else {name: from_torch(packed.as_tensor()) for name, packed in media.items()}
 
 
 def spec_group(group: Any) -> FinalizedGroup:
-    """A finalized group as a value of the spec."""
+    """Return a finalized group as a value of the spec, without its step times, which no request determines."""
     meta = group.meta
     return FinalizedGroup(
         sample_ids=() if meta is None else tuple(meta.sample_ids),
@@ -192,7 +200,7 @@ def spec_group(group: Any) -> FinalizedGroup:
         group_max_wv=group.group_max_wv,
         staging_keys=tuple(group.staging_keys),
         canonical_output_tokens=group.canonical_output_tokens,
-        metrics=dict(group.metrics),
+        metrics={name: value for name, value in group.metrics.items() if name not in STEP_TIMES},
         dropped=group.dropped,
         valid_row_count=group.valid_row_count,
         total_row_count=group.total_row_count,

@@ -1,39 +1,27 @@
-"""The spec itself as an implementation: what mutants are made of, and a check that the gate can hold at all."""
+"""The spec itself as an implementation: the base for mutants, and a check that the gate passes on the spec itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
-from rollproof.properties.protocol import METHODS, Adapter, Refusal
-from rollproof.spec import oracle
-from rollproof.spec.requests import Accepted, Area, LinearizeGrowth, Refused, Request
+from rollproof.properties.adapters.protocol import Adapter, Refusal, answers_by_asking
+from rollproof.spec.judge import oracle
+from rollproof.spec.judge.requests import Accepted, Area, Refused, Request
+from rollproof.spec.portable import Policy
 
 
-def answered_by_spec(kind: type) -> Callable[..., Any]:
-    """A method that passes its arguments to the spec as a request of this kind."""
-
-    def method(self: Reference, *arguments: Any) -> Any:
-        return self.ask(kind(*arguments))
-
-    return method
-
-
+@answers_by_asking
 class Reference(Adapter):
     """Every area, answered by ``rollproof.spec``."""
 
     name: ClassVar[str] = "spec"
     areas: ClassVar[frozenset[Area]] = frozenset(Area)
+    policies: ClassVar[frozenset[str]] = frozenset({Policy.OVER_LIMIT, Policy.SENTINEL})
 
     def ask(self, request: Request) -> Any:
-        """The spec's value, or its refusal."""
+        """Return the spec's value, or raise its refusal."""
         answer = oracle.answer(request)
         if isinstance(answer, Refused):
             raise Refusal(answer.reason)
         assert isinstance(answer, Accepted)
         return answer.value
-
-
-for _kind, _name in METHODS.items():
-    if _kind is not LinearizeGrowth:
-        setattr(Reference, _name, answered_by_spec(_kind))

@@ -13,7 +13,7 @@ FORMAT: Final = "rollproof-audit-1"
 """The format's name and version; every line carries it."""
 
 SHARDS_SUFFIX: Final = ".shards"
-"""Large tensors of ``run.jsonl`` lie in the folder ``run.jsonl.shards``, one safetensors file per group."""
+"""Large tensors of ``run.jsonl`` are in the folder ``run.jsonl.shards``, one safetensors file per group."""
 
 GROUP: Final = "group"
 ROLLOUT: Final = "rollout"

@@ -1,9 +1,9 @@
-"""Batched tensors as a recorder writes them: a few bytes of description, and the data as it lies in memory.
+"""Batched tensors as a recorder writes them: a few bytes of description, and the data as it is in memory.
 
 A column of a batch is written whole, never row by row: recording must cost little beside finalizing. It has one of
 three forms:
 
-    {"dtype": "int64", "shape": [], "data": …}                    dense: N rows of one shape
+{"dtype": "int64", "shape": [], "data": …}                    dense: N rows of one shape
     {"dtype": "int64", "shape": [], "lengths": [4, 3], "data": …}  jagged: row i has shape [lengths[i], *shape]
     {"rows": [{"dtype": …, "shape": […], "data": …}, …]}           rows that fit into neither
 
@@ -39,7 +39,7 @@ class Store:
     large: dict[str, NDArray[Any]] = field(factory=dict)
 
     def keep(self, values: torch.Tensor) -> str | dict[str, str]:
-        """What stands for the data of a tensor in the line."""
+        """Return what represents the data of a tensor in the line."""
         array = plain_array(values)
         if array.nbytes <= self.inline_bytes:
             return base64.encode(array.tobytes()).decode("ascii")
@@ -50,7 +50,7 @@ class Store:
 
 
 def plain_array(values: torch.Tensor) -> NDArray[Any]:
-    """The elements in row-major order, on the CPU; bytes where numpy has no such dtype."""
+    """Return the elements in row-major order, on the CPU; bytes where numpy has no such dtype."""
     if values.device.type != "cpu" or values.requires_grad or values.is_conj() or values.is_neg():
         values = values.detach().cpu().resolve_conj().resolve_neg()
     try:
@@ -60,7 +60,7 @@ def plain_array(values: torch.Tensor) -> NDArray[Any]:
 
 
 def describe_batch(fields: Any, store: Store) -> dict[str, Any]:
-    """A TensorDict of batch size ``[N]`` as JSON."""
+    """Return a TensorDict of batch size ``[N]`` as JSON."""
     columns = {}
     for name in fields.keys():  # noqa: SIM118 - a TensorDict iterates over its batch
         columns[name] = describe_column(fields.get(name), store)
@@ -68,7 +68,7 @@ def describe_batch(fields: Any, store: Store) -> dict[str, Any]:
 
 
 def describe_column(column: Any, store: Store) -> dict[str, Any]:
-    """One batched column as JSON; a column that holds no tensors is named by its type."""
+    """Return one batched column as JSON; a column that does not hold tensors is named by its type."""
     jagged = jagged_parts(column)
     if jagged is not None:
         values, offsets = jagged[0], jagged[1].tolist()
@@ -86,25 +86,25 @@ def describe_column(column: Any, store: Store) -> dict[str, Any]:
 
 
 def has_bytes(value: torch.Tensor) -> bool:
-    """Whether a tensor has a value in the contract's sense."""
+    """Return whether a tensor has a value in the contract's sense."""
     return value.layout is torch.strided and value.dtype in NAMES and not value.is_meta
 
 
 def describe_tensor(value: torch.Tensor, store: Store) -> dict[str, Any]:
-    """One tensor of a dtype that the contract names as JSON."""
+    """Return one tensor of a dtype that the contract names as JSON."""
     return {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data": store.keep(value)}
 
 
 def describe_rows(values: torch.Tensor, lengths: dict[str, list[int]], store: Store) -> dict[str, Any]:
-    """Values whose first dimension is that of the batch, or of all rows back to back."""
+    """Return values whose first dimension is that of the batch, or of all rows back to back, as JSON."""
     return {"dtype": NAMES[values.dtype], "shape": list(values.shape[1:]), **lengths, "data": store.keep(values)}
 
 
 def jagged_parts(column: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Values and offsets of a jagged tensor without holes, whose rows differ in their first dimension; or None.
+    """Return values and offsets of a jagged tensor without holes, whose rows differ in their first dimension; or None.
 
-    Straight off its attributes, where this release of torch has them: any question to a nested tensor is answered in
-    Python, and costs more than writing the column down.
+    They are read from its attributes, where this release of torch has them: any other operation on a nested tensor runs
+    in Python, and costs more than writing the column.
     """
     values, offsets = getattr(column, "_values", None), getattr(column, "_offsets", None)
     if type(values) is not torch.Tensor or type(offsets) is not torch.Tensor or values.dtype not in NAMES:

@@ -1,4 +1,4 @@
-"""Finding out with which arguments a reassembler was built."""
+"""Finding out which arguments a reassembler was built with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABSENT: Final = object()
 
 
 def read_config(reassembler: Any, given: dict[str, Any]) -> ReassemblerConfig:
-    """The constructor arguments: those ``given``, the others as the reassembler's attributes.
+    """Return the constructor arguments: those ``given``, the others as the reassembler's attributes.
 
     Arguments that only our own class has may be absent. Raises ``InputError``.
     """
@@ -30,11 +30,13 @@ def read_config(reassembler: Any, given: dict[str, Any]) -> ReassemblerConfig:
     known = {name: value for name, value in values.items() if value is not _ABSENT}
     if known.get("routed_dims") is not None:
         known["routed_dims"] = tuple(known["routed_dims"])
+    if "stop_token_ids" in known:
+        known["stop_token_ids"] = tuple(known["stop_token_ids"])
     return ReassemblerConfig(**known)
 
 
 def attribute(reassembler: Any, name: str) -> Any:
-    """What a reassembler keeps under a constructor argument's name."""
+    """Return what a reassembler keeps under a constructor argument's name."""
     holders = [reassembler, getattr(reassembler, "_config", None), getattr(reassembler, "config", None)]
     for holder in holders:
         for spelling in (name, f"_{name}"):

@@ -1,42 +1,46 @@
-"""Whether a recorded group is what the contract requires: the spec's own outcome, compared by the catalogue.
+"""The verdict on a recorded group: the spec's own outcome, compared by the catalogue.
 
 The verdict rests on the spec alone. It finalizes the recorded request over the recorded staging, and every invariant
-of the areas in use is asked about the two outcomes. Where one is falsified, rows, tags and cleared keys are compared
+of the areas in use is checked on the two outcomes. Where one is falsified, rows, tags and cleared keys are compared
 one by one, so that the verdict names what is wrong and not only that something is.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
 from attrs import evolve, frozen
 
-from rollproof.properties.audit.reading import Recorded
+from rollproof.properties.audit.reading import PENDING, Recorded
 from rollproof.properties.audit.stored import LineError
-from rollproof.spec.invariant import Invariant, difference
-from rollproof.spec.invariants import CATALOGUE, of_area
-from rollproof.spec.oracle import answer
-from rollproof.spec.outcomes import GroupOutcome
+from rollproof.spec.advisories import Advisory, find_advisories
+from rollproof.spec.group import finalize_all
+from rollproof.spec.judge.area import PORTABLE
+from rollproof.spec.judge.catalogue import CATALOGUE, of_area
+from rollproof.spec.judge.invariant import Invariant, difference
+from rollproof.spec.judge.latitude import comparable
+from rollproof.spec.judge.oracle import answer
+from rollproof.spec.judge.requests import Accepted, Answer, Area, FinalizeGroups, Request
+from rollproof.spec.outcomes import GroupOutcome, RolloutOutcome
 from rollproof.spec.plane import Clear, PublishedRow, Put
 from rollproof.spec.records import ReassemblerConfig
-from rollproof.spec.requests import Accepted, Answer, Area, FinalizeGroups, Request
 from rollproof.spec.tensor import Tensor
 
 OF_WHOLE_GROUPS: Final = ("GROUP-17", "MEDIA-11")
-"""They compare metrics too, which are GROUP-13's alone here: an implementation that counts otherwise, or nothing at
+"""They compare metrics too, which only GROUP-13 checks here: an implementation that counts otherwise, or nothing at
 all, would otherwise hide every other difference that only these two see."""
 
-CATCH_ALLS: Final = {of_area(area)[-1] for area in Area}
+CATCH_ALLS: Final = {of_area(area)[-1] for area in Area if area not in PORTABLE}
 NARROW_FIRST: Final = (
     *(item for item in CATALOGUE if item not in CATCH_ALLS),
     *(item for item in CATALOGUE if item in CATCH_ALLS),
 )
-"""The catalogue with "agrees in every field" of all areas last: a verdict begins with what says most."""
+"""The catalogue with "agrees in every field" of all areas last: a verdict begins with the most specific."""
 
-REPORTED: Final = ("finalize/", "advisory/")
-"""Metrics under other names are the implementation's own affair."""
+ADVISORY: Final = "advisory/"
 
 MOST_DIFFERENCES: Final = 20
 """Of one group; a column that is wrong in all rows is wrong in all rows."""
@@ -57,7 +61,7 @@ class Difference:
 
 @frozen
 class Verdict:
-    """What the audit says about one line."""
+    """The audit's result for one line."""
 
     group_id: str
     partition: str
@@ -66,6 +70,12 @@ class Verdict:
     differences: tuple[Difference, ...] = ()
     rows: int = 0
     placeholders: int = 0
+    advisories: tuple[Advisory, ...] = ()
+    """What looks odd about the group's valid rows, by the spec, whether the implementation reported it or not."""
+    prompt: tuple[str, str] | None = None
+    """The first valid rollout, and a digest of its prompt, which all rows publish for baselines."""
+    end: str = PENDING
+    """What became of the group: published, dropped or pending."""
     final: bool = False
     """Whether rows were published that nothing may publish again."""
     is_group: bool = True
@@ -77,9 +87,9 @@ class Verdict:
 
 
 def judge(recorded: Recorded, skip: frozenset[str] = frozenset()) -> Verdict:
-    """The verdict on one line; ``skip`` holds ids of invariants that are not asked.
+    """Judge one line; ``skip`` holds ids of invariants that are not checked.
 
-    Raises ``LineError`` if the record holds what the spec has no answer to.
+    Raises ``LineError`` if the spec has no answer to something in the record.
     """
     try:
         return _judge(recorded, skip)
@@ -94,9 +104,9 @@ def _judge(recorded: Recorded, skip: frozenset[str]) -> Verdict:
     if recorded.groups is None or recorded.outcome is None:
         return Verdict(recorded.group_id, recorded.partition, tuple(broken), is_group=False)
     request = recorded.groups
-    wanted, found = answer(request), without_own_metrics(recorded.outcome)
+    wanted, found = answer(request), without_own_names(recorded.outcome)
     assert isinstance(wanted, Accepted)
-    outcome: GroupOutcome = wanted.value[0]
+    outcome: GroupOutcome = comparable(wanted.value[0])
     broken += complaints(request, wanted, found, areas(request.config, Area.GROUP), skip)
     differences: tuple[Difference, ...] = ()
     if broken and isinstance(found, Accepted):
@@ -108,20 +118,43 @@ def _judge(recorded: Recorded, skip: frozenset[str]) -> Verdict:
         differences,
         rows=len(outcome.rows or ()),
         placeholders=sum(not rollout.valid for rollout in outcome.rollouts) if outcome.rows else 0,
+        advisories=oddities(request, outcome),
+        prompt=baseline_prompt(outcome),
+        end=recorded.end,
         final=recorded.final,
     )
 
 
+def baseline_prompt(outcome: GroupOutcome) -> tuple[str, str] | None:
+    """Return the first valid rollout of a published group, and a digest of its prompt."""
+    valid = next((rollout.rollout_id for rollout in outcome.rollouts if rollout.valid), None)
+    if valid is None or not outcome.rows:
+        return None
+    return valid, hashlib.sha256(outcome.rows[0].columns["prompt_ids_for_adv"].data).hexdigest()
+
+
+def oddities(request: FinalizeGroups, outcome: GroupOutcome) -> tuple[Advisory, ...]:
+    """Return where the advisories of a group are; its rollouts are examined only if its metrics count some."""
+    counted = {} if outcome.group is None else outcome.group.metrics
+    if not any(counted[name] for name in counted if name.startswith(ADVISORY)):
+        return ()
+    outcomes: list[RolloutOutcome] = []
+    finalize_all(request.config, request.steps[0].request, request.staging.plane(), None, outcomes)
+    return tuple(find_advisories(request.config, outcomes, request.steps[0].request.current_weight_version))
+
+
 def areas(config: ReassemblerConfig, area: Area) -> tuple[Area, ...]:
-    """``area``, and those of what the run had switched on."""
+    """Return ``area``, and those that the run had switched on."""
     routes = (Area.ROUTES,) if config.router_replay_enabled else ()
-    return (area, *routes, *((Area.MEDIA,) if config.capture_media else ()))
+    boundaries = (Area.BOUNDARY,) if config.router_replay_enabled and config.route_boundary else ()
+    sampled = (Area.SAMPLER,) if config.top_logprobs else ()
+    return (area, *routes, *((Area.MEDIA,) if config.capture_media else ()), *boundaries, *sampled)
 
 
 def complaints(
     request: Request, wanted: Answer, found: Answer, asked: tuple[Area, ...], skip: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
-    """The invariants that are falsified, with what is wrong."""
+    """Yield the invariants that are falsified, with what is wrong."""
     for item in NARROW_FIRST:
         if item.area in asked and item.covers(request) and item.id not in skip:
             complaint = complain(item, request, wanted, found)
@@ -130,26 +163,22 @@ def complaints(
 
 
 def complain(item: Invariant, request: Request, wanted: Answer, found: Answer) -> str | None:
-    """What an invariant says. A check that an outcome of strange types brings down has found something."""
+    """Return an invariant's complaint. A check that raises on an outcome of strange types has found something."""
     try:
         if item.id in OF_WHOLE_GROUPS and isinstance(request, FinalizeGroups):
             found = with_metrics_of(wanted, found)
         return item.check(request, wanted, found)
     except Exception as error:
-        return f"the outcome is not of the contract's types ({type(error).__name__}: {error})"
+        return f"the outcome has a type that the contract does not allow ({type(error).__name__}: {error})"
 
 
-def without_own_metrics(outcome: Answer) -> Answer:
-    """An outcome with the metrics that the contract names."""
-    if not isinstance(outcome, Accepted) or outcome.value[0].group is None:
-        return outcome
-    group = outcome.value[0].group
-    metrics = {name: value for name, value in group.metrics.items() if name.startswith(REPORTED)}
-    return Accepted((evolve(outcome.value[0], group=evolve(group, metrics=metrics)),))
+def without_own_names(outcome: Answer) -> Answer:
+    """Return an outcome without what the contract leaves open: own metrics and tags, and the order of cleanup."""
+    return Accepted(tuple(map(comparable, outcome.value))) if isinstance(outcome, Accepted) else outcome
 
 
 def with_metrics_of(wanted: Answer, found: Answer) -> Answer:
-    """What was found, with the contract's metrics."""
+    """Return what was found, with the contract's metrics."""
     if not isinstance(wanted, Accepted) or not isinstance(found, Accepted):
         return found
     left, right = wanted.value[0], found.value[0]
@@ -162,7 +191,7 @@ def with_metrics_of(wanted: Answer, found: Answer) -> Answer:
 
 
 def differing(request: FinalizeGroups, wanted: GroupOutcome, found: GroupOutcome) -> Iterator[Difference]:
-    """Rows, columns, tags and cleared keys that differ, in this order."""
+    """Yield rows, columns, tags and cleared keys that differ, in this order."""
     ids = next((effect.sample_ids for effect in wanted.effects if isinstance(effect, Put)), ())
     puts = [effect for effect in found.effects if isinstance(effect, Put)]
     published = [dict(zip(put.sample_ids, put.rows, strict=False)) for put in puts]
@@ -179,7 +208,7 @@ def differing(request: FinalizeGroups, wanted: GroupOutcome, found: GroupOutcome
         yield from in_row(left, rows[sample_id], index, sample_id)
     for sample_id in sorted(rows.keys() - set(ids)):
         yield Difference("row", "none", "published", None, sample_id)
-    cleared = [cleared_keys(outcome) for outcome in (wanted, found)]
+    cleared = [sorted(cleared_keys(outcome)) for outcome in (wanted, found)]
     if cleared[0] != cleared[1]:
         lacking = [key for key in cleared[0] if key not in cleared[1]]
         foreign = [key for key in cleared[1] if key not in cleared[0]]
@@ -187,12 +216,12 @@ def differing(request: FinalizeGroups, wanted: GroupOutcome, found: GroupOutcome
 
 
 def cleared_keys(outcome: GroupOutcome) -> list[str]:
-    """Every key of every clear."""
+    """Return every key of every clear."""
     return [key for effect in outcome.effects if isinstance(effect, Clear) for key in effect.keys]
 
 
 def in_row(wanted: PublishedRow, found: PublishedRow, index: int, sample_id: str) -> Iterator[Difference]:
-    """Columns and tags of one row that differ."""
+    """Yield columns and tags of one row that differ."""
     for name in sorted(wanted.columns.keys() | found.columns.keys()):
         left, right = wanted.columns.get(name), found.columns.get(name)
         if left != right:
@@ -213,7 +242,7 @@ ABSENT: Final = _Absent()
 
 
 def first_element(wanted: Tensor | None, found: Tensor | None) -> tuple[str, str, int | None]:
-    """Two unequal columns at their first differing element, or by their types."""
+    """Return two unequal columns at their first differing element, or by their types."""
     if wanted is None or found is None:
         return type_of(wanted), type_of(found), None
     if (wanted.dtype, wanted.shape) != (found.dtype, found.shape):
@@ -226,7 +255,7 @@ def first_element(wanted: Tensor | None, found: Tensor | None) -> tuple[str, str
 
 
 def one_element(value: Tensor, start: int, size: int) -> str:
-    """One element of a tensor, as a number where the spec reads the dtype."""
+    """Return one element of a tensor, as a number where the spec reads the dtype."""
     try:
         return repr(Tensor(value.dtype, (), value.data[start : start + size]).values()[0])
     except KeyError:
@@ -234,11 +263,11 @@ def one_element(value: Tensor, start: int, size: int) -> str:
 
 
 def type_of(value: Tensor | None) -> str:
-    """A column in a word."""
+    """Return a column in a word."""
     return "absent" if value is None else f"{value.dtype}{list(value.shape)}"
 
 
 def shown(value: Any) -> str:
-    """A value, cut where it is long."""
+    """Return a value, truncated where it is long."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"

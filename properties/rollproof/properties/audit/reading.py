@@ -7,20 +7,33 @@ about it. No torch here: an audit is as light as the spec.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from attrs import fields, frozen
 
+from rollproof.properties.adapters.padding import rows_without_padding
 from rollproof.properties.audit import FORMAT, GROUP, LOST, ROLLOUT
 from rollproof.properties.audit.stored import Fetch, LineError, column_rows, read_tensor, shard_reader
-from rollproof.properties.strategies.codec import decode_value
-from rollproof.spec.constants import ROUTED_EXPERTS, TOKEN_ROW_COLUMNS
+from rollproof.properties.wire.bounds import TooLarge, check_size, parse_json
+from rollproof.properties.wire.codec import decode_value
+from rollproof.spec.constants import ROUTE_BOUNDARY, ROUTED_EXPERTS
+from rollproof.spec.judge.requests import (
+    Accepted,
+    Answer,
+    Crashed,
+    FinalizeGroups,
+    FinalizeRollout,
+    GroupStep,
+    RolloutAnswer,
+)
+from rollproof.spec.judge.staging import Faults, Staging
 from rollproof.spec.outcomes import Failure, GroupOutcome
-from rollproof.spec.plane import Clear, Effect, Faults, Get, PublishedRow, Put, Staging
+from rollproof.spec.plane import Clear, Effect, Get, PublishedRow, Put
 from rollproof.spec.records import (
+    CAPABILITY,
     FinalizedGroup,
     FinalizedRollout,
     GroupRequest,
@@ -28,19 +41,35 @@ from rollproof.spec.records import (
     RouteAssemblyPlan,
     RouteSpan,
 )
-from rollproof.spec.requests import Accepted, Answer, Crashed, FinalizeGroups, FinalizeRollout, GroupStep, RolloutAnswer
-from rollproof.spec.tensor import ITEM_SIZES, Tensor
+from rollproof.spec.tensor import Tensor
+
+PUBLISHED: Final = "published"
+DROPPED: Final = "dropped"
+PENDING: Final = "pending"
+
+MOST_ROWS: Final = 2**20
+"""Rows times columns of one put. A column may hold no bytes at all, so the length of the line does not bound it."""
 
 
 @frozen
 class Recorded:
-    """One line: what was asked for, and what came of it. ``group_id`` is the rollout's id for a single rollout."""
+    """One line: the request, and its outcome. ``group_id`` is the rollout's id for a single rollout."""
 
     group_id: str
     partition: str
     groups: FinalizeGroups | None = None
     outcome: Answer | None = None
     rollouts: tuple[tuple[FinalizeRollout, Answer], ...] = ()
+
+    @property
+    def end(self) -> str:
+        """Return how the call ended for its group: published, dropped, or pending where it may be tried again."""
+        if not isinstance(self.outcome, Accepted):
+            return PENDING
+        (outcome,) = self.outcome.value
+        if outcome.group is not None:
+            return DROPPED if outcome.group.dropped else PUBLISHED
+        return PUBLISHED if outcome.failure is Failure.CLEAR else PENDING
 
     @property
     def final(self) -> bool:
@@ -55,9 +84,11 @@ class Recorded:
 
 
 def read_line(data: bytes, file: Path) -> Recorded:
-    """The record in one line of ``file``. Raises ``LineError``."""
+    """Read the record in one line of ``file``. Raises ``LineError``."""
     try:
-        content = json.loads(data)
+        content = parse_json(data)
+    except TooLarge as error:
+        raise LineError(str(error)) from None
     except ValueError as error:
         raise LineError(f"not JSON ({error})") from None
     if type(content) is not dict or content.get("format") != FORMAT:
@@ -83,7 +114,7 @@ def read_line(data: bytes, file: Path) -> Recorded:
 
 
 def read_group(content: Mapping[str, Any], fetch: Fetch) -> Recorded:
-    """A call of ``finalize_group``, with the calls of ``finalize_rollout`` that it made."""
+    """Read a call of ``finalize_group``, with the calls of ``finalize_rollout`` that it made."""
     config = read_config(content)
     request = read_request(content["request"])
     reads = [effect["get"] for effect in content["effects"] if "get" in effect]
@@ -96,11 +127,12 @@ def read_group(content: Mapping[str, Any], fetch: Fetch) -> Recorded:
         receipt, reward = request.receipts[index], request.rewards[index]
         singles.append(read_single(single, config, receipt, reward, content["effects"], effects, staging, fetch))
     groups = FinalizeGroups(config, (GroupStep(request, faults),), staging)
+    check_size(groups)
     return Recorded(request.group_id, config.partition_id, groups, outcome, tuple(singles))
 
 
 def read_rollout(content: Mapping[str, Any], fetch: Fetch) -> Recorded:
-    """A call of ``finalize_rollout`` outside of a group."""
+    """Read a call of ``finalize_rollout`` outside of a group."""
     config = read_config(content)
     reads = [effect["get"] for effect in content["effects"] if "get" in effect]
     staging = read_staging(reads, fetch)
@@ -121,10 +153,11 @@ def read_single(
     staging: Staging,
     fetch: Fetch,
 ) -> tuple[FinalizeRollout, Answer]:
-    """One call of ``finalize_rollout``: the request, and the answer."""
+    """Read one call of ``finalize_rollout``: the request, and the answer."""
     first, end = single["effects"]
     faults = read_faults(raw_effects[first:end])
     request = FinalizeRollout(config, single["rollout_id"], receipt, reward, Staging(staging.rows, faults))
+    check_size(request)
     if "failure" in single:
         failure = read_failure(single["failure"])
         if isinstance(failure, Crashed):
@@ -134,7 +167,7 @@ def read_single(
 
 
 def read_config(content: Mapping[str, Any]) -> ReassemblerConfig:
-    """The constructor arguments; (L, K) is what the run knew before this call (decision D10)."""
+    """Read the constructor arguments; (L, K) is what the run knew before this call (decision D10)."""
     return _config(json.dumps(content["config"]), json.dumps(content.get("dims")))
 
 
@@ -145,10 +178,14 @@ def _config(text: str, dims_text: str) -> ReassemblerConfig:
         values["routed_dims"] = json.loads(dims_text)
     if values.get("routed_dims") is not None:
         values["routed_dims"] = tuple(values["routed_dims"])
+    if type(values.get("stop_token_ids")) is list:
+        values["stop_token_ids"] = tuple(values["stop_token_ids"])
     config = ReassemblerConfig(**values)
     for one in fields(ReassemblerConfig):
         value = getattr(config, one.name)
-        if one.default is None:
+        if one.metadata == CAPABILITY and one.default is None:
+            sound = value is None or type(value) is str
+        elif one.default is None:
             sound = value is None or type(value) is int or (type(value) is tuple and {int} == set(map(type, value)))
         else:
             sound = type(value) is type(one.default)
@@ -158,7 +195,7 @@ def _config(text: str, dims_text: str) -> ReassemblerConfig:
 
 
 def read_request(content: Mapping[str, Any]) -> GroupRequest:
-    """The arguments of ``finalize_group``."""
+    """Read the arguments of ``finalize_group``."""
     values = {name: decode_value(value) for name, value in content.items()}
     for name in ("rollout_ids", "receipts", "rewards", "mask_sample", "canonical_sample_ids"):
         if values.get(name) is not None:
@@ -170,7 +207,7 @@ def read_request(content: Mapping[str, Any]) -> GroupRequest:
 
 
 def read_staging(reads: list[Mapping[str, Any]], fetch: Fetch) -> Staging:
-    """What staging held, as far as the reads show it; a key that no read answered is not there.
+    """Return what staging held, as far as the reads show it; a key that no read answered is not there.
 
     Raises ``LineError`` where two reads contradict each other: then staging changed in between, and no single state
     of it explains what was published.
@@ -181,23 +218,25 @@ def read_staging(reads: list[Mapping[str, Any]], fetch: Fetch) -> Staging:
         keys = read["keys"]
         answer = read.get("answer")
         if answer is None or answer["count"] != len(keys):
-            if "failed" not in read:
+            if "failed" not in read and "lacks" not in read:
                 missed.append(read)
             continue
+        for key in keys:
+            rows.setdefault(key, {})
         for name, column in answer["columns"].items():
             for key, value in zip(keys, column_rows(column, len(keys), fetch, batch_of_one=True), strict=True):
                 known = rows.setdefault(key, {}).setdefault(name, value)
                 if known is not value and known != value:
                     raise LineError(f"two reads of {key!r} differ in {name}")
     for read in missed:
-        asked = [name for name in read["columns"] if name != ROUTED_EXPERTS]
+        asked = [name for name in read["columns"] if name not in (ROUTED_EXPERTS, ROUTE_BOUNDARY)]
         if all(name in rows.get(key, {}) for key in read["keys"] for name in asked):
             raise LineError(f"a read missed rows that another one found: {', '.join(read['keys'])}")
     return Staging(rows)
 
 
 def read_faults(effects: list[Mapping[str, Any]]) -> Faults:
-    """Which operations failed with an error of the data plane's own."""
+    """Return which operations failed with an error of the data plane's own."""
     reads = [effect["get"] for effect in effects if "get" in effect]
     failing = next((index for index, read in enumerate(reads) if "failed" in read), None)
     failed = {kind for effect in effects for kind, content in effect.items() if "failed" in content}
@@ -205,7 +244,7 @@ def read_faults(effects: list[Mapping[str, Any]]) -> Faults:
 
 
 def read_effect(effect: Mapping[str, Any], config: ReassemblerConfig, fetch: Fetch) -> Effect:
-    """One operation on the data plane."""
+    """Read one operation on the data plane."""
     ((kind, content),) = effect.items()
     partition = content["partition"]
     if kind == "get":
@@ -214,41 +253,27 @@ def read_effect(effect: Mapping[str, Any], config: ReassemblerConfig, fetch: Fet
         return Clear(partition, ("(the whole partition)",) if content["keys"] is None else tuple(content["keys"]))
     if kind != "put":
         raise LineError(f"effect {kind!r}, expected get, put or clear")
-    return Put(partition, tuple(content["sample_ids"]), tuple(published_rows(content, config.pad_token_id, fetch)))
+    return Put(partition, tuple(content["sample_ids"]), published_rows(content, config.pad_token_id, fetch))
 
 
-def published_rows(put: Mapping[str, Any], pad_token_id: int, fetch: Fetch) -> Iterator[PublishedRow]:
-    """What a put published, row by row, without padding."""
+def published_rows(put: Mapping[str, Any], pad_token_id: int, fetch: Fetch) -> tuple[PublishedRow, ...]:
+    """Return what a put published, row by row, without padding."""
     batch, tags = put["rows"], put["tags"]
     count = batch["count"] if batch is not None else len(tags or ())
+    if type(count) is not int or not 0 <= count * max(1, len(batch["columns"] if batch else ())) <= MOST_ROWS:
+        raise LineError(f"a put of {count!r} rows: expected at most {MOST_ROWS:,}, counted once for each column")
     columns: dict[str, list[Tensor]] = {}
     for name, column in (batch["columns"] if batch is not None else {}).items():
         columns[name] = column_rows(column, count, fetch)
-    lengths = [value.values()[0] if value.count == 1 else None for value in columns.get("input_lengths", ())]
-    if lengths:
-        for name in columns.keys() & set(TOKEN_ROW_COLUMNS):
-            pad = {"input_ids": pad_token_id, ROUTED_EXPERTS: -1}.get(name, 0)
-            columns[name] = [unpadded(row, length, pad) for row, length in zip(columns[name], lengths, strict=True)]
-    for index in range(count):
-        row_tags = decode_value(tags[index]) if tags is not None else {}
-        yield PublishedRow({name: rows[index] for name, rows in columns.items()}, row_tags)
-
-
-def unpadded(row: Tensor, length: Any, pad: int) -> Tensor:
-    """A row cut to its length, if what is cut off is the padding that the contract allows."""
-    if type(length) is not int or not row.shape or not 0 <= length < row.shape[0]:
-        return row
-    whole = row.shape[0]
-    kept = len(row.data) // whole * length
-    rest = Tensor.of(row.dtype, [pad], ()).data * ((len(row.data) - kept) // ITEM_SIZES[row.dtype])
-    return Tensor(row.dtype, (length, *row.shape[1:]), row.data[:kept]) if row.data[kept:] == rest else row
+    read_tags = [decode_value(tags[index]) if tags is not None else {} for index in range(count)]
+    return rows_without_padding(columns, read_tags, pad_token_id)
 
 
 # ── outcomes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_outcome(content: Mapping[str, Any], effects: tuple[Effect, ...]) -> Answer:
-    """What a call of ``finalize_group`` came to."""
+    """Read the outcome of a call of ``finalize_group``."""
     if "failure" not in content:
         return Accepted((GroupOutcome(effects, read_result(content["result"])),))
     failure = read_failure(content["failure"])
@@ -256,14 +281,14 @@ def read_outcome(content: Mapping[str, Any], effects: tuple[Effect, ...]) -> Ans
 
 
 def read_failure(content: Mapping[str, Any]) -> Failure | Crashed:
-    """What was raised: one of the contract's failures, or anything else."""
+    """Read what was raised: one of the contract's failures, or anything else."""
     if content["kind"] is None:
         return Crashed(content["error"], content["message"])
     return Failure(content["kind"])
 
 
 def read_result(content: Mapping[str, Any]) -> FinalizedGroup:
-    """The returned group."""
+    """Read the returned group."""
     values = {name: decode_value(value) for name, value in content.items()}
     for name in ("sample_ids", "sequence_lengths", "tags", "staging_keys"):
         values[name] = tuple(values[name])
@@ -272,7 +297,7 @@ def read_result(content: Mapping[str, Any]) -> FinalizedGroup:
 
 
 def read_finalized(content: Mapping[str, Any], fetch: Fetch) -> FinalizedRollout:
-    """The returned rollout."""
+    """Read the returned rollout."""
     values = dict(content)
     values["staging_keys"] = tuple(values["staging_keys"])
     for name in ("token_ids", "token_mask", "logprobs"):

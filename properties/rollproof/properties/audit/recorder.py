@@ -1,8 +1,8 @@
 """Recording a real run: what every call of ``finalize_group`` read, published, cleared and returned.
 
-The recorder stands between a reassembler and its data plane, and around the reassembler's two methods. It writes
-down facts; judging them is the audit's. A call that cannot be recorded is counted and named in the file, and never
-disturbs the run.
+The recorder sits between a reassembler and its data plane, and around the reassembler's two methods. It records facts;
+judging them is the audit's. A call that cannot be recorded is counted and named in the file, and never disturbs the
+run.
 """
 
 from __future__ import annotations
@@ -21,31 +21,45 @@ from typing import Any, BinaryIO, Final
 from attrs import asdict, define, field
 from safetensors.numpy import save_file
 
+from rollproof.impl.dataplane.misses import Claim, claim_of
 from rollproof.impl.staging import call_plane
 from rollproof.properties.adapters.reassembler import named_failure, spec_group
+from rollproof.properties.adapters.recording import Claimed, RecordingPlane, take_repeated
 from rollproof.properties.audit import FORMAT, GROUP, LOST, ROLLOUT, SHARDS_SUFFIX
 from rollproof.properties.audit.columns import INLINE_BYTES, Store, describe_batch
 from rollproof.properties.audit.configuration import read_config
-from rollproof.properties.audit.values import describe_group, describe_request, describe_rollout, json_text, plain
-from rollproof.properties.recording import RecordingPlane
-from rollproof.properties.strategies.codec import encode_value
+from rollproof.properties.audit.recorded import describe_group, describe_request, describe_rollout, json_text, plain
+from rollproof.properties.errors import message_of
+from rollproof.properties.wire.codec import encode_value
 from rollproof.spec.constants import ROUTED_EXPERTS
+from rollproof.spec.judge.staging import Faults
 from rollproof.spec.outcomes import Dims
-from rollproof.spec.plane import Clear, Effect, Faults, Get, Put
+from rollproof.spec.plane import Clear, Effect, Get, Put
 from rollproof.spec.records import ReassemblerConfig
 
 LOGGER: Final = logging.getLogger(__name__)
 
 
 @define
+class NotedClaim(Claimed):
+    """A claim with the effect that the line will have for it."""
+
+    content: dict[str, Any]
+    claim: Claim
+    error: Exception
+
+
+@define
 class Call:
-    """One call in progress: its effects so far, as they will stand in the line."""
+    """One call in progress: its effects so far, as the line will have them."""
 
     store: Store
     effects: list[dict[str, Any]] = field(factory=list)
     rollouts: list[dict[str, Any]] = field(factory=list)
     raised: Exception | None = None
     """The last error of the data plane."""
+    claims: list[NotedClaim] = field(factory=list)
+    """Reads that said that something is missing, as long as they may be repeated to confirm it."""
     broken: Exception | None = None
     """Why this call cannot be recorded."""
 
@@ -56,7 +70,7 @@ _CURRENT: Final[ContextVar[Call | None]] = ContextVar("recorded_call", default=N
 
 @contextmanager
 def guarded(call: Call) -> Iterator[None]:
-    """What goes wrong while writing something down is kept, and does not disturb the run."""
+    """Keep what goes wrong while something is recorded, so that it does not disturb the run."""
     try:
         yield
     except Exception as error:
@@ -76,17 +90,26 @@ class RecordingClient:
         return getattr(self._inner, name)
 
     def get_samples(self, sample_ids: Sequence[str], partition_id: str, select_fields: Sequence[str]) -> Any:
-        """A batched read, written down with its answer."""
+        """Read a batch, and record its answer."""
         arguments = {"sample_ids": sample_ids, "partition_id": partition_id, "select_fields": select_fields}
         call = _CURRENT.get()
         if call is None:
             return call_plane(self._inner, "get_samples", **arguments)
         content: dict[str, Any] = {}
+        claimed: NotedClaim | None = None
         with guarded(call):
             content |= {"partition": partition_id, "keys": list(sample_ids), "columns": list(select_fields)}
-        answer = self._forward(call, "get", content, "get_samples", arguments)
+            claimed = take_repeated(call.claims, read_of(content))
+        if claimed is None:
+            call.effects.append({"get": content})
+        try:
+            answer = call_plane(self._inner, "get_samples", **arguments)
+        except Exception as error:
+            with guarded(call):
+                note_failed_read(call, content, claimed, error)
+            raise
         with guarded(call):
-            content["answer"] = describe_batch(answer, call.store)
+            note_answer(call, content, claimed, describe_batch(answer, call.store))
         return answer
 
     def put_samples(
@@ -96,7 +119,7 @@ class RecordingClient:
         fields: Any = None,
         tags: Sequence[dict[str, Any]] | None = None,
     ) -> Any:
-        """A publication, written down before the inner client gets hold of its tensors."""
+        """Publish rows, recorded before the inner client gets hold of their tensors."""
         arguments = {"sample_ids": sample_ids, "partition_id": partition_id, "fields": fields, "tags": tags}
         call = _CURRENT.get()
         if call is None:
@@ -109,7 +132,7 @@ class RecordingClient:
         return self._forward(call, "put", content, "put_samples", arguments)
 
     def clear_samples(self, sample_ids: Sequence[str] | None, partition_id: str) -> Any:
-        """A removal; None removes the partition."""
+        """Remove rows; None removes the partition."""
         arguments = {"sample_ids": sample_ids, "partition_id": partition_id}
         call = _CURRENT.get()
         if call is None:
@@ -124,11 +147,49 @@ class RecordingClient:
         try:
             return call_plane(self._inner, method, **arguments)
         except Exception as error:
-            missed = kind == "get" and isinstance(error, KeyError | ValueError)
-            content["missed" if missed else "failed"] = type(error).__name__
-            if not missed:
-                call.raised = error
+            content["failed"] = type(error).__name__
+            call.raised = error
             raise
+
+
+def note_answer(call: Call, content: dict[str, Any], claimed: NotedClaim | None, described: dict[str, Any]) -> None:
+    """Note what a read answered; where it repeats one that claimed something, what that means for the claim."""
+    if claimed is None:
+        content["answer"] = described
+        return
+    call.claims.remove(claimed)
+    first = claimed.content
+    kind = first.pop("missed")
+    first.pop("lacks", None)
+    if claimed.claim is Claim.COLUMN and len(content["columns"]) < len(first["columns"]):
+        first["answer"] = described
+    else:  # the plane took back what it said: that was an outage
+        first["failed"], call.raised = kind, claimed.error
+
+
+def read_of(content: dict[str, Any]) -> Get:
+    """Return the read that an effect describes."""
+    return Get(content["partition"], tuple(content["keys"]), tuple(content["columns"]))
+
+
+def note_failed_read(call: Call, content: dict[str, Any], claimed: NotedClaim | None, error: Exception) -> None:
+    """Note what a read raised: a claim that rows or a column are missing, its repetition, or an outage."""
+    claim = claim_of(error, content["keys"], content["columns"])
+    if claimed is not None:
+        content = claimed.content
+        if claim is None or claim is claimed.claim is Claim.COLUMN:
+            call.claims.remove(claimed)
+    if claim is None:
+        content.pop("missed", None)
+        content["failed"], call.raised = type(error).__name__, error
+    elif claimed is None:
+        content["missed"] = type(error).__name__
+        if claim is Claim.COLUMN:
+            content["lacks"] = str(error.args[0])[:200]
+        call.claims.append(NotedClaim(read_of(content), content, claim, error))
+    elif claim is claimed.claim is Claim.COLUMN:  # said twice: the rows are there, and lack what they must have
+        del content["missed"]
+        content["answer"] = {"count": len(content["keys"]), "columns": {}}
 
 
 class Recorder:
@@ -164,7 +225,7 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """No more lines are written; watched reassemblers go on without being recorded."""
+        """Write no more lines; watched reassemblers continue without being recorded."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -256,7 +317,7 @@ class Recorder:
             self.lost += 1
             LOGGER.warning("a call could not be recorded in %s", self.path, exc_info=True)
             try:
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {message_of(error)}"
                 self._append({"format": json.dumps(FORMAT), "kind": json.dumps(LOST), "reason": json.dumps(reason)})
             except Exception:
                 LOGGER.warning("nor could the file say so")
@@ -277,7 +338,7 @@ class Recorder:
         return name
 
     def _known_dims(self, config: ReassemblerConfig, call: Call) -> Dims | None:
-        """(L, K) that earlier publications showed; what this call publishes is for later ones."""
+        """Return (L, K) as earlier publications showed them; what this call publishes is for later ones."""
         if not config.direct_routes or config.routed_dims is not None:
             return config.routed_dims
         with self._lock:
@@ -292,7 +353,7 @@ class Recorder:
 
 @contextmanager
 def current(call: Call) -> Iterator[None]:
-    """What the data plane is asked for in this context belongs to ``call``."""
+    """Assign the operations on the data plane in this context to ``call``."""
     token = _CURRENT.set(call)
     try:
         yield
@@ -301,14 +362,14 @@ def current(call: Call) -> Iterator[None]:
 
 
 def ends_line(path: Path) -> bool:
-    """Whether a file that is not empty ends with a line feed; a run that was killed may have left half a line."""
+    """Return whether a non-empty file ends with a line feed; a run that was killed may have left half a line."""
     with path.open("rb") as file:
         file.seek(-1, 2)
         return file.read() == b"\n"
 
 
 def describe_failure(error: Exception, call: Call) -> dict[str, Any]:
-    """What a call raised; ``kind`` is the contract's name for it, null where it has none."""
+    """Return what a call raised; ``kind`` is the contract's name for it, null where it has none."""
     failed = {kind for effect in call.effects for kind, content in effect.items() if "failed" in content}
     plane = RecordingPlane(
         inner=None,
@@ -317,11 +378,11 @@ def describe_failure(error: Exception, call: Call) -> dict[str, Any]:
         raised=call.raised,
     )
     kind = named_failure(error, plane)
-    return {"kind": kind and kind.value, "error": type(error).__name__, "message": f"{error}"[:1000]}
+    return {"kind": kind and kind.value, "error": type(error).__name__, "message": message_of(error)[:1000]}
 
 
 def bare_effect(effect: dict[str, Any]) -> Effect:
-    """An effect without its data."""
+    """Return an effect without its data."""
     ((kind, content),) = effect.items()
     if kind == "get":
         return Get(content["partition"], tuple(content["keys"]), tuple(content["columns"]))
@@ -341,6 +402,7 @@ def _group(
     prompt_idx: Any,
     loss_multiplier: Any = 1.0,
     canonical_sample_ids: Any = None,
+    current_weight_version: Any = None,
 ) -> None: ...
 
 

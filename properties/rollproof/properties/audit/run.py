@@ -1,17 +1,14 @@
 """An audit of files of any length: lines stream through worker processes in batches, verdicts come back in order.
 
-Memory is bounded by the batches in flight. Verdicts do not depend on how many processes there are, and where.
+Memory is bounded by the batches in flight. Verdicts do not depend on the number of processes, nor on where they run.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import platform
-import signal
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,16 +16,18 @@ from typing import Any, Final, TypeAlias
 
 from attrs import asdict, define, field, frozen
 
-from rollproof.properties.audit.files import ENDING_BYTES, Batch, batches, ending
-from rollproof.properties.audit.judge import Verdict, judge
-from rollproof.properties.audit.reading import read_line
+from rollproof.properties.audit.judge import ADVISORY, Verdict, judge
+from rollproof.properties.audit.lines import ENDING_BYTES, Batch, batches, ending
+from rollproof.properties.audit.reading import PUBLISHED, read_line
 from rollproof.properties.audit.state import State, Tally
 from rollproof.properties.audit.stored import LineError
-from rollproof.properties.cluster import Cluster
+from rollproof.properties.cluster import Cluster, workers
 from rollproof.properties.errors import InputError
+from rollproof.properties.processes import never, nothing
+from rollproof.spec.advisories import SHARED_PROMPT, Advisory
 
 RERUN: Final = "RERUN"
-"""What the audit itself adds to the catalogue: section 8 on groups that were published before."""
+"""The rule that the audit itself adds to the catalogue: section 8 on groups that were published before."""
 RERUN_SENTENCE: Final = "A group whose rows are published and whose clear was attempted is not finalized again."
 
 MOST_UNREADABLE: Final = 100
@@ -45,14 +44,14 @@ Progress: TypeAlias = Callable[[Path, int], None]
 
 @frozen
 class Work:
-    """A batch of lines as a worker is given it."""
+    """A batch of lines as a worker gets it."""
 
     file: Path
     lines: tuple[bytes, ...]
     skip: frozenset[str]
 
     def verdicts(self) -> Verdicts:
-        """Of every line, in order."""
+        """Judge every line, in order."""
         return [self._verdict(line) for line in self.lines]
 
     def _verdict(self, line: bytes) -> Verdict | str | None:
@@ -65,7 +64,7 @@ class Work:
 
 
 Submit: TypeAlias = Callable[[Work], Callable[[], Verdicts]]
-"""Hands a batch over; what comes back gives its verdicts."""
+"""Hands a batch over; the result gives its verdicts."""
 
 
 @define
@@ -78,6 +77,10 @@ class Audit:
     """A number of processes on this machine, or workers elsewhere."""
     skip: frozenset[str] = frozenset()
     progress: Progress = lambda _file, _read: None
+    limits: Mapping[str, int] = field(factory=dict)
+    """Advisories that are failures from a count on."""
+    dispatched: Counter[str] | None = None
+    """The ledger: how often each group was dispatched."""
     seconds: float = 0.0
     cut_off: dict[Path, tuple[int, str]] = field(factory=dict)
     """Files that end in the middle of a line, or cannot be read any further: the line's number, and what is wrong.
@@ -91,7 +94,7 @@ class Audit:
         started = self._committed = time.monotonic()
         self.state.begin()
         try:
-            with workers(self.place, self.files) as submit:
+            with judged_at(self.place, self.files) as submit:
                 for file in dict.fromkeys(self.files):
                     self._run_file(file, submit)
         finally:
@@ -125,7 +128,7 @@ class Audit:
                 return
 
     def _judged(self, file: Path, position: int, line: int, submit: Submit) -> Iterator[tuple[Batch, Verdicts]]:
-        """Batches with their verdicts, in order; a few are always under way."""
+        """Yield batches with their verdicts, in order; a few are always under way."""
         ahead = 2 * (self.place.size if isinstance(self.place, Cluster) else self.place)
         waiting: deque[tuple[Batch, Callable[[], Verdicts]]] = deque()
         for batch in batches(file, position, line):
@@ -150,6 +153,12 @@ class Audit:
             earlier = self.state.publish(verdict.partition, verdict.group_id, file, line)
             if earlier is not None and RERUN not in self.skip:
                 broken.append((RERUN, f"published before: line {earlier[1]} of {earlier[0]}"))
+        for one in (*verdict.advisories, *self._shared_prompt(verdict)):
+            tally.advise(f"{ADVISORY}{one.name}", one.count)
+            content = {"line": line, "group_id": verdict.group_id, "partition": verdict.partition, **asdict(one)}
+            self.state.advise(file, line, content)
+        if verdict.is_group:
+            self.state.end(verdict.partition, verdict.group_id, verdict.end, file, line)
         tally.groups += verdict.is_group
         tally.single_rollouts += not verdict.is_group
         tally.rows += verdict.rows
@@ -159,11 +168,19 @@ class Audit:
         for name in dict(broken):
             tally.invariants[name] = tally.invariants.get(name, 0) + 1
         if broken:
-            self.state.keep(file, line, finding_content(line, verdict, broken))
+            self.state.keep(file, line, falsified_content(line, verdict, broken))
+
+    def _shared_prompt(self, verdict: Verdict) -> Iterator[Advisory]:
+        """Yield the advisory of a published group whose prompt another one had before (decision D39)."""
+        if verdict.prompt is None or verdict.end != PUBLISHED:
+            return
+        rollout_id, prompt = verdict.prompt
+        if self.state.prompt(verdict.partition, prompt, verdict.group_id):
+            yield Advisory(SHARED_PROMPT, rollout_id, None, 1)
 
 
-def finding_content(line: int, verdict: Verdict, broken: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """A falsified line as JSON."""
+def falsified_content(line: int, verdict: Verdict, broken: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return a falsified line as JSON."""
     return {
         "line": line,
         "group_id" if verdict.is_group else "rollout_id": verdict.group_id,
@@ -179,34 +196,19 @@ def finding_content(line: int, verdict: Verdict, broken: Sequence[tuple[str, str
 
 
 @contextmanager
-def workers(place: int | Cluster, files: Sequence[Path]) -> Iterator[Submit]:
-    """How a batch is judged: in this process, when its turn comes, in one of so many others, or on a cluster."""
-    if isinstance(place, Cluster):
-        with place.workers(partial(check_files, files), lambda: False) as far:
-            yield lambda work: far.submit(work.verdicts)
-    elif place == 1:
+def judged_at(place: int | Cluster, files: Sequence[Path]) -> Iterator[Submit]:
+    """Choose where a batch is judged: in this process, when its turn comes, in one of several, or on a cluster."""
+    if place == 1:
         yield lambda work: work.verdicts
-    else:
-        with ProcessPoolExecutor(place, worker_context(), initializer=leave_interrupts) as pool:
-            yield lambda work: pool.submit(work.verdicts).result
+        return
+    begin = partial(check_files, files) if isinstance(place, Cluster) else nothing
+    most = place.size if isinstance(place, Cluster) else place
+    with workers(place, begin, never, most, preload=(__name__,)) as others:
+        yield lambda work: others.submit(work.verdicts)
 
 
 def check_files(files: Sequence[Path], _: Any) -> None:
-    """In a worker elsewhere: its lines are sent, but their shards lie beside the files."""
+    """Check the files on another machine: the lines are sent, but their shards are beside the files."""
     for file in files:
         if not file.exists():
             raise InputError(f"{file}: not there on {platform.node()}; expected files that all machines share")
-
-
-def worker_context() -> Any:
-    """Processes that inherit what is slow to import, where the platform can."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
-
-
-def leave_interrupts() -> None:
-    """An interrupt is for the process that collects the verdicts."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

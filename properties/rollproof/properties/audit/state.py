@@ -1,4 +1,4 @@
-"""What an audit has found so far, on disk: so that memory stays constant, and an interrupted audit can go on.
+"""What an audit has found so far, on disk, so that memory stays constant and an interrupted audit can continue.
 
 One SQLite file holds per audited file how far it was read and what was counted, every finding, and a hash of every
 group that was published for good. All of a batch is written in one transaction.
@@ -15,21 +15,26 @@ from typing import Any, Final
 
 from attrs import asdict, define, field
 
-from rollproof.properties.errors import InputError
+from rollproof.properties.errors import InputError, reading
+from rollproof.properties.wire.bounds import parse_json
+from rollproof.spec.advisories import LONGEST
 
-VERSION: Final = "rollproof-audit-state-1"
+VERSION: Final = "rollproof-audit-state-3"
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS about (version TEXT);
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, position INTEGER, ending BLOB, tally TEXT);
 CREATE TABLE IF NOT EXISTS findings (path TEXT, line INTEGER, content TEXT);
+CREATE TABLE IF NOT EXISTS advisories (path TEXT, line INTEGER, content TEXT);
+CREATE TABLE IF NOT EXISTS ends (partition TEXT, group_id TEXT, end TEXT, path TEXT, line INTEGER);
+CREATE TABLE IF NOT EXISTS prompts (hash INTEGER PRIMARY KEY, group_id TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS published (hash INTEGER PRIMARY KEY, path TEXT, line INTEGER) WITHOUT ROWID;
 """
 
 
 @define
 class Tally:
-    """What was counted in one file."""
+    """The counts of one file."""
 
     lines: int = 0
     groups: int = 0
@@ -41,14 +46,24 @@ class Tally:
     unreadable: int = 0
     invariants: dict[str, int] = field(factory=dict)
     """Falsified invariants: id to number of lines."""
+    advisories: dict[str, int] = field(factory=dict)
+    """Advisories: ``advisory/<name>`` to what they count in all; of runs, the longest."""
 
     def add(self, other: Tally) -> None:
-        """Count what another file had."""
+        """Add the counts of another file."""
         for name, value in asdict(other).items():
-            if name != "invariants":
+            if type(value) is int:
                 setattr(self, name, getattr(self, name) + value)
         for name, count in other.invariants.items():
             self.invariants[name] = self.invariants.get(name, 0) + count
+        for name, count in other.advisories.items():
+            self.advise(name, count)
+
+    def advise(self, name: str, count: int) -> None:
+        """Count an advisory."""
+        known = self.advisories.get(name, 0)
+        longest = name.removeprefix("advisory/") in LONGEST
+        self.advisories[name] = max(known, count) if longest else known + count
 
 
 class State:
@@ -65,13 +80,13 @@ class State:
             elif versions != [(VERSION,)]:
                 raise InputError(f"{path}: an audit state of another version, expected {VERSION!r}")
             if not resume:
-                for table in ("files", "findings", "published"):
+                for table in ("files", "findings", "published", "prompts", "advisories", "ends"):
                     self._database.execute(f"DELETE FROM {table}")
         except (sqlite3.Error, OSError) as error:
-            raise InputError(f"{path}: no audit state can be kept there ({error}); choose one with --state") from error
+            raise InputError(f"{path}: cannot keep an audit state there ({error}); choose one with --state") from error
 
     def close(self, *, remove: bool) -> None:
-        """Done; an audit that came to its end needs no state."""
+        """Close; an audit that is complete needs no state."""
         self._database.close()
         if remove:
             self.path.unlink(missing_ok=True)
@@ -85,32 +100,76 @@ class State:
         self._database.execute("COMMIT")
 
     def progress(self, file: Path) -> tuple[int, bytes, Tally]:
-        """How far a file was read, the bytes before that, and what was counted."""
+        """Return how far a file was read, the bytes before that, and what was counted."""
         row = self._database.execute(
             "SELECT position, ending, tally FROM files WHERE path = ?", (key(file),)
         ).fetchone()
-        return (0, b"", Tally()) if row is None else (row[0], row[1], Tally(**json.loads(row[2])))
+        if row is None:
+            return 0, b"", Tally()
+        position, ending, tally = row
+        with reading(self.path, "an audit state"):
+            if type(position) is not int or type(ending) is not bytes:
+                raise InputError(f"{self.path}: position {position!r} of {file}, expected an integer and bytes")
+            return position, ending, Tally(**parse_json(tally))
 
     def advance(self, file: Path, position: int, ending: bytes, tally: Tally) -> None:
-        """Note how far a file was read."""
+        """Record how far a file was read."""
         values = (key(file), position, ending, json.dumps(asdict(tally)))
         self._database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", values)
 
     def keep(self, file: Path, line: int, content: dict[str, Any]) -> None:
-        """One finding."""
-        self._database.execute("INSERT INTO findings VALUES (?, ?, ?)", (key(file), line, json.dumps(content)))
+        """Keep one finding."""
+        self._keep("findings", file, line, content)
+
+    def advise(self, file: Path, line: int, content: dict[str, Any]) -> None:
+        """Keep one advisory."""
+        self._keep("advisories", file, line, content)
+
+    def _keep(self, table: str, file: Path, line: int, content: dict[str, Any]) -> None:
+        self._database.execute(f"INSERT INTO {table} VALUES (?, ?, ?)", (key(file), line, json.dumps(content)))
 
     def findings(self, files: list[Path]) -> Iterator[dict[str, Any]]:
-        """The findings about some files, in order."""
+        """Yield the findings about some files, in order."""
+        return self._kept("findings", files)
+
+    def advisories(self, files: list[Path]) -> Iterator[dict[str, Any]]:
+        """Yield the advisories about some files, in order."""
+        return self._kept("advisories", files)
+
+    def _kept(self, table: str, files: list[Path]) -> Iterator[dict[str, Any]]:
         for file in dict.fromkeys(files):
-            rows = self._database.execute("SELECT content FROM findings WHERE path = ? ORDER BY line", (key(file),))
+            rows = self._database.execute(
+                f"SELECT content FROM {table} WHERE path = ? ORDER BY line, rowid", (key(file),)
+            )
             for (content,) in rows:
-                yield {"file": str(file), **json.loads(content)}
+                with reading(self.path, "an audit state"):
+                    finding = parse_json(content)
+                yield {"file": str(file), **finding}
+
+    def end(self, partition: str, group_id: str, end: str, file: Path, line: int) -> None:
+        """Record how one call for a group ended."""
+        self._database.execute("INSERT INTO ends VALUES (?, ?, ?, ?, ?)", (partition, group_id, end, key(file), line))
+
+    def ends(self, files: list[Path]) -> Iterator[tuple[str, str, str, int]]:
+        """Yield (group id, end, file, line) of every recorded call for a group, in the order of files and lines."""
+        for file in dict.fromkeys(files):
+            rows = self._database.execute(
+                "SELECT group_id, end, line FROM ends WHERE path = ? ORDER BY line", (key(file),)
+            )
+            for group_id, end, line in rows:
+                yield group_id, end, str(file), line
+
+    def prompt(self, partition: str, prompt: str, group_id: str) -> bool:
+        """Record the prompt of a published group; return whether another group had it before."""
+        number = hash_of(partition, prompt)
+        found = self._database.execute("SELECT group_id FROM prompts WHERE hash = ?", (number,)).fetchone()
+        if found is None:
+            self._database.execute("INSERT INTO prompts VALUES (?, ?)", (number, group_id))
+        return found is not None and found != (group_id,)
 
     def publish(self, partition: str, group_id: str, file: Path, line: int) -> tuple[str, int] | None:
-        """Note that a group was published for good; where that was before, if it was."""
-        digest = hashlib.sha256(json.dumps([partition, group_id]).encode()).digest()
-        number = int.from_bytes(digest[:8], "big", signed=True)
+        """Record that a group was published for good; return where it was published before, if it was."""
+        number = hash_of(partition, group_id)
         found = self._database.execute("SELECT path, line FROM published WHERE hash = ?", (number,))
         before: tuple[str, int] | None = found.fetchone()
         if before is None:
@@ -118,6 +177,12 @@ class State:
         return before
 
 
+def hash_of(*names: str) -> int:
+    """Return a key of 64 bits."""
+    digest = hashlib.sha256(json.dumps(names).encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
 def key(file: Path) -> str:
-    """The name of a file in the state."""
+    """Return the name of a file in the state."""
     return str(file.resolve())

@@ -14,9 +14,9 @@ from rollproof.properties.wire.serve import serve
 
 @click.command("oracle")
 @click.argument("implementation", default="spec", metavar="[IMPL]")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of requests and answers, and end.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of requests and answers, and exit.")
 def command(implementation: str, schema: bool) -> None:
-    """Answer requests on standard input, one JSON object per line: the contract's answers, or those of IMPL.
+    """Answer requests from standard input, one JSON object per line, with the contract's answers or those of IMPL.
 
     The protocol is rollproof-oracle-1; docs/protocol.md describes it.
     """

@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rollproof.properties.errors import InputError
+from rollproof.properties.symbolic.rule import Pair, Rule
 
 if TYPE_CHECKING:
     from rollproof.properties.symbolic.proofs import Proof
-    from rollproof.properties.symbolic.rule import Pair, Rule
 
 
 @click.command("prove")
@@ -29,23 +29,29 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0.0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Processor seconds per rule; without an answer by then a rule stays open.",
+    help="Processor seconds per rule; a rule without an answer by then stays open.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count, help="Processes.")
-@click.option("--json", "report", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcomes here.")
-@click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="Write the page of the docs here.")
+@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count, help="Number of processes.")
+@click.option(
+    "--json", "report", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcomes to this file."
+)
+@click.option(
+    "--table", type=click.Path(dir_okay=False, path_type=Path), help="Write the documentation page to this file."
+)
 def command(rules: tuple[str, ...], timeout: float, jobs: int, report: Path | None, table: Path | None) -> None:
     """Prove the contract's scalar rules with CrossHair (default: all of them).
 
     RULE is the name of a rule, or of a chapter: values, terminal, lineage, routes, media, retained, group; or pairs,
-    where CrossHair looks for a difference between spec and implementation.
+    where CrossHair searches for a difference between spec and implementation.
     """
     if find_spec("crosshair") is None:
-        raise InputError("prove needs CrossHair: pip install crosshair-tool")
+        raise InputError("prove needs CrossHair: pip install 'rollproof[prove]'")
     from rollproof.properties.symbolic.proofs import as_json, as_table, summary
     from rollproof.properties.symbolic.registry import ITEMS
 
     items = chosen(rules, ITEMS)
+    if find_spec("torch") is None and any(isinstance(item, Pair) for item in items):
+        raise InputError("pairs needs torch: pip install 'rollproof[torch]'; the chapters are proved without it")
     console = Console()
     proofs = shown(console, items, timeout, jobs)
     if report is not None:
@@ -57,7 +63,7 @@ def command(rules: tuple[str, ...], timeout: float, jobs: int, report: Path | No
 
 
 def chosen(names: Sequence[str], items: Sequence[Rule | Pair]) -> list[Rule | Pair]:
-    """The items with these names or from these modules, in the order of the registry; all where none is named."""
+    """Return the items with these names or from these modules, in the order of the registry; all without names."""
     known = {name for item in items for name in (item.name, item.module)}
     for name in names:
         if name not in known:
@@ -67,7 +73,7 @@ def chosen(names: Sequence[str], items: Sequence[Rule | Pair]) -> list[Rule | Pa
 
 def shown(console: Console, items: Sequence[Rule | Pair], timeout: float, jobs: int) -> list[Proof]:
     """Prove the items, and print each outcome as soon as it is there."""
-    from rollproof.properties.symbolic.workers import prove_all
+    from rollproof.properties.symbolic.proving import prove_all
 
     bounds = {item.name: item.bounds for item in items}
     columns = (TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

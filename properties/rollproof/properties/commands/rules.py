@@ -1,4 +1,4 @@
-"""``rollproof rules``: read the catalogue, and what speaks for each of its rules."""
+"""``rollproof rules``: show the catalogue, and the evidence for each of its rules."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from pathlib import Path
 
 import click
 
-from rollproof.properties.counting import counted
 from rollproof.properties.errors import InputError
-from rollproof.properties.evidence import read_vectors, render_evidence, render_support
-from rollproof.properties.rules import render_rule, render_rules
+from rollproof.properties.evidence.counts import counted
+from rollproof.properties.evidence.evidence_page import read_vectors, render_evidence, render_support
+from rollproof.properties.evidence.rules_page import render_rule, render_rules
 
 
 @click.command("rules")
 @click.argument("rule", required=False, metavar="[ID]")
-@click.option("--evidence", is_flag=True, help="Streams, examples, mutants, proofs and vectors of every rule.")
+@click.option("--evidence", is_flag=True, help="Show the streams, examples, mutants, proofs and vectors of every rule.")
 @click.option(
     "--vectors",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("vectors"),
     show_default=True,
-    help="Where the test vectors are, for --evidence.",
+    help="Folder of the test vectors, for --evidence.",
 )
 def command(rule: str | None, evidence: bool, vectors: Path) -> None:
-    """The catalogue of invariants and rejection codes; with ID, one of them and what speaks for it."""
+    """Show the catalogue of invariants and rejection codes; with ID, one of them and the evidence for it."""
     if evidence:
         click.echo(render_evidence(counted(), read_vectors(vectors)), nl=False)
         return

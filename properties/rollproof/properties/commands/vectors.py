@@ -1,4 +1,4 @@
-"""``rollproof vectors``: requests with the contract's answers, in files for implementations in any language."""
+"""``rollproof vectors``: files of requests and the contract's answers, for implementations in any language."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from rollproof.properties.gate.load import load_implementation
-from rollproof.properties.wire.vectors import write_files
-from rollproof.properties.wire.verify import Result, read_folder, verify
-from rollproof.spec.requests import Area
+from rollproof.properties.vectors.vector_files import write_files
+from rollproof.properties.vectors.verify import Result, read_folder, verify
+from rollproof.spec.judge.requests import Area
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 AREAS = tuple(area.value for area in Area)
@@ -19,18 +19,24 @@ AREAS = tuple(area.value for area in Area)
 
 @click.group("vectors")
 def command() -> None:
-    """Write test vectors, or put them to an implementation. docs/vectors.md describes the files."""
+    """Write test vectors, or check an implementation with them. docs/vectors.md describes the files."""
 
 
 @command.command("export")
 @click.argument("folder", type=FOLDER)
 @click.option(
-    "--area", "areas", multiple=True, type=click.Choice([area.value for area in Area]), help="Only this area."
+    "--area",
+    "areas",
+    multiple=True,
+    type=click.Choice([area.value for area in Area]),
+    help="Export only this area. May be repeated.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same files.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed gives the same files."
+)
 def export_command(folder: Path, areas: tuple[str, ...], seed: int) -> None:
-    """Write a file of vectors per area to FOLDER, and its schema."""
-    from rollproof.properties.wire.export import export
+    """Write a file of vectors and its schema to FOLDER for each area."""
+    from rollproof.properties.vectors.export import export
 
     console = Console()
     for area in Area:
@@ -45,7 +51,7 @@ def export_command(folder: Path, areas: tuple[str, ...], seed: int) -> None:
 @click.argument("folder", type=FOLDER)
 @click.argument("implementation", default="impl", metavar="[IMPL]")
 def verify_command(folder: Path, implementation: str) -> None:
-    """Put the vectors in FOLDER to IMPL (default: impl). Exit code 1 if one is answered wrongly."""
+    """Check IMPL (default: impl) with the vectors in FOLDER. Exit code 1 if an answer is wrong."""
     target = load_implementation(implementation)
     results = [verify(file, target) for file in read_folder(folder)]
     for result in results:
@@ -57,12 +63,12 @@ def verify_command(folder: Path, implementation: str) -> None:
     passed, failed = sum(result.passed for result in results), sum(len(result.failures) for result in results)
     click.echo(f"{target.name}: {passed} passed, {failed} failed")
     if not passed and not failed:
-        click.echo("it offers none of the operations", err=True)
+        click.echo(f"{target.name} offers none of the operations in these files", err=True)
     sys.exit(0 if passed and not failed else 1)
 
 
 def line(result: Result) -> str:
-    """One file's counts."""
+    """Return one file's counts."""
     counts = [f"{result.passed} passed", f"{len(result.failures)} failed"]
     counts += [f"{count} known deviations ({name})" for name, count in result.deviations.items()]
     if result.not_offered:

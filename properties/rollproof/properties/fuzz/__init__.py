@@ -1,1 +1,1 @@
-"""Fuzzing: longer runs than the gate's, steered by coverage, and hostile inputs held against limits."""
+"""Fuzzing: longer runs than the gate's, guided by coverage, and hostile inputs checked against limits."""

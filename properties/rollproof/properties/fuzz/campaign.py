@@ -1,4 +1,4 @@
-"""Many rounds over all streams of an implementation: which is next, and what they found together.
+"""Many rounds over all streams of an implementation: which one is next, and what they found together.
 
 Every stream gets a short round first, in an order drawn from the seed. Then those go first that still reach new arcs,
 and, as rounds without news add up, all others in turn.
@@ -23,8 +23,8 @@ from rollproof.properties.fuzz.rounds import Key, Round, RoundResult, run_round,
 from rollproof.properties.gate.profiles import PROFILES
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report
 from rollproof.properties.gate.run import Check, streams_for
-from rollproof.properties.strategies.requests import Stream
-from rollproof.spec.requests import Area
+from rollproof.properties.strategies.stream import Stream
+from rollproof.spec.judge.requests import Area
 
 FIRST_ROUND: Final = 25
 ROUND: Final = 100
@@ -33,7 +33,7 @@ ROUND: Final = 100
 
 @define
 class StreamState:
-    """What is known of one stream."""
+    """The state of one stream."""
 
     stream: Stream
     hits: Counter[int] = field(factory=Counter)
@@ -51,7 +51,7 @@ class StreamState:
 
     @property
     def energy(self) -> float:
-        """How much another round promises."""
+        """How promising another round is."""
         return (1 + self.novelty) / (1 + self.rounds)
 
 
@@ -76,7 +76,7 @@ class Campaign:
 
     @classmethod
     def of(cls, name: str, implementation: Any, areas: tuple[Area, ...], seed: int, corpus: Path | None) -> Campaign:
-        """A run that has not begun."""
+        """Return a run that has not begun."""
         report = evolve(Check(implementation, areas, PROFILES["deep"], seed).report, implementation=name)
         states = [StreamState(stream) for stream in streams_for(areas, implementation)]
         Random(seed).shuffle(states)
@@ -85,7 +85,7 @@ class Campaign:
     # ── what is next ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def next_round(self, examples: int | None) -> Round | None:
-        """The round to run next, of at most so many examples; None if there is nothing to do now."""
+        """Return the round to run next, of at most so many examples; None if there is nothing to do now."""
         free = [state for state in self.states.values() if not state.busy and not state.finished]
         for state in free:
             if not state.replayed:
@@ -118,7 +118,7 @@ class Campaign:
     # ── what was found ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def merge(self, result: RoundResult) -> None:
-        """Take in a round's result."""
+        """Add a round's result."""
         task = result.round
         state = self.states[task.name]
         state.busy = False
@@ -175,7 +175,7 @@ class Campaign:
 
     @property
     def beyond(self) -> list[LimitFinding]:
-        """What breaks a limit, declared deviations aside."""
+        """The inputs that break a limit, declared deviations aside."""
         return [limit for limit in self.limits.values() if limit.deviation is None]
 
     @property
@@ -209,7 +209,7 @@ def run_campaign(
 
 
 def names_of(findings: Iterable[Finding]) -> list[str]:
-    """A name for each finding: its invariant, numbered where there are several."""
+    """Return a name for each finding: its invariant, numbered where there are several."""
     counts: Counter[str] = Counter()
     names = []
     for finding in findings:

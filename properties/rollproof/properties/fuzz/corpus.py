@@ -17,7 +17,10 @@ TARGETED: Final = b".pareto"
 
 
 class RoundDatabase(ExampleDatabase):
-    """What one round starts from, and what it adds. Nothing is ever deleted: the round's owner decides."""
+    """The examples that one round starts from, and those that it adds.
+
+    Nothing is ever deleted: the round's owner decides.
+    """
 
     def __init__(self, values: Iterable[bytes] = ()) -> None:
         super().__init__()
@@ -28,7 +31,7 @@ class RoundDatabase(ExampleDatabase):
         """The examples that did, in order."""
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """The examples to start from."""
+        """Return the examples to start from."""
         return self._values if key.endswith(TARGETED) else ()
 
     def save(self, key: bytes, value: bytes) -> None:
@@ -37,7 +40,7 @@ class RoundDatabase(ExampleDatabase):
             self.kept[value] = None
 
     def delete(self, key: bytes, value: bytes) -> None:
-        """Examples that something beats stay: they reached something that it did not."""
+        """Keep examples that something beats: they reached something that it did not."""
 
 
 class Corpus:
@@ -48,7 +51,7 @@ class Corpus:
         self._values: dict[bytes, dict[bytes, None]] = {}
 
     def of(self, stream: str) -> tuple[bytes, ...]:
-        """A stream's examples, the same order for the same examples."""
+        """Return a stream's examples, the same order for the same examples."""
         return tuple(self._stream(stream.encode()))
 
     def add(self, stream: str, values: Iterable[bytes]) -> None:

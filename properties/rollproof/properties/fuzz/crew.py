@@ -10,19 +10,17 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
-import torch
 from attrs import define, field
 
-from rollproof.properties.cluster import Cluster
+from rollproof.properties.cluster import Cluster, workers
 from rollproof.properties.gate.load import load_implementation
-from rollproof.properties.gate.workers import worker_context
+from rollproof.properties.gate.workers import PRELOAD
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -42,7 +40,7 @@ class Stop:
     event: Any = field(factory=Event)
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return whether to stop now."""
         return self.event.is_set() or (self.deadline is not None and time.monotonic() > self.deadline)
 
 
@@ -57,30 +55,25 @@ class Crew(Generic[Task, Result]):
     ) -> None:
         self._tasks: deque[Callable[[], Result]] = deque()
         self._open = ExitStack()
-        deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        self.stop = Stop(deadline)
+        self.stop = Stop(None if minutes is None else time.monotonic() + 60 * minutes)
         self._submit: Callable[[Task], Callable[[], Result]]
-        if isinstance(place, Cluster):
-            workers = self._open.enter_context(place.workers(partial(_begin, implementation), self.stop, WINDOW))
-            self._submit = lambda task: workers.submit(_work_on, work, task)
-        elif place == 1:
-            self._open.callback(torch.set_num_threads, torch.get_num_threads())
-            ready = on_one_thread(implementation)
+        if place == 1:
+            self._open.callback(keep_to_one_thread())
+            ready = load_implementation(implementation)
             self._submit = lambda task: partial(work, ready, task, self.stop)
         else:
-            context = worker_context()
-            self.stop = Stop(deadline, context.Event())
-            given = (implementation, self.stop.event, deadline)
-            pool = ProcessPoolExecutor(min(place, WINDOW), context, initializer=_begin, initargs=given)
-            self._open.callback(pool.shutdown, cancel_futures=True)
-            self._submit = lambda task: pool.submit(_work_on, work, task).result
+            begin = partial(_begin, implementation)
+            crew = self._open.enter_context(workers(place, begin, self.stop, WINDOW, PRELOAD))
+            self._submit = lambda task: crew.submit(_work_on, work, task)
 
     def __enter__(self) -> Crew[Task, Result]:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop.event.set()
-        self._open.close()
+        self._open.__exit__(kind, error, trace)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -91,31 +84,35 @@ class Crew(Generic[Task, Result]):
         return len(self._tasks) >= WINDOW
 
     def give(self, task: Task) -> None:
-        """Have a task worked on."""
+        """Give a task to a worker."""
         self._tasks.append(self._submit(task))
 
     def take(self) -> Result:
-        """The result of the task that was given first."""
+        """Return the result of the task that was given first."""
         return self._tasks.popleft()()
 
 
-def on_one_thread(implementation: str) -> Any:
-    """The implementation, in a process where its work stays on the thread that is traced.
+def keep_to_one_thread() -> Callable[[], None]:
+    """Keep torch's work in this process on the thread that is traced, and return what undoes it.
 
-    Ours hands work to as many threads as torch has; what they take would be missing from the arcs, now and then.
+    Ours hands work to as many threads as torch has; their lines would now and then be missing from the arcs.
     """
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return lambda: None
+    undo = partial(torch.set_num_threads, torch.get_num_threads())
     torch.set_num_threads(1)
-    return load_implementation(implementation)
+    return undo
 
 
 _HERE: dict[str, Any] = {}
 """In a worker: its implementation, and when to stop."""
 
 
-def _begin(implementation: str, event: Any, deadline: float | None = None) -> None:
-    # Ctrl-C reaches every process of the terminal. The first of them decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _HERE.update(implementation=on_one_thread(implementation), stop=Stop(deadline, event))
+def _begin(implementation: str, event: Any) -> None:
+    keep_to_one_thread()
+    _HERE.update(implementation=load_implementation(implementation), stop=Stop(None, event))
 
 
 def _work_on(work: Work[Task, Result], task: Task) -> Result:

@@ -1,4 +1,4 @@
-"""A run of hostile inputs: batches over workers, what is shown meanwhile, and the table at the end."""
+"""A run of hostile inputs: batches over workers, the progress, and the table at the end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 from rollproof.properties.cluster import Cluster
+from rollproof.properties.fuzz.campaign_summary import show_limit, shown_live
 from rollproof.properties.fuzz.crew import Crew, interruptible
-from rollproof.properties.fuzz.hostile import KINDS, Batch, Extreme, KindTally, batches, run_batch
-from rollproof.properties.fuzz.limits import MEMORY_FLOOR, MEMORY_RATIO, SECONDS_PER_UNIT, UNIT, LimitFinding
-from rollproof.properties.fuzz.show import show_limit, shown_live
+from rollproof.properties.fuzz.hostile_inputs import KINDS, Batch, Extreme, KindTally, batches, run_batch
+from rollproof.properties.fuzz.limits import (
+    MEMORY_FLOOR,
+    MEMORY_RATIO,
+    ROLLOUT_BYTES,
+    UNIT,
+    LimitFinding,
+    seconds_per_unit,
+)
 
 
 @define
 class HostileReport:
-    """What became of hostile inputs, by kind."""
+    """The outcomes of hostile inputs, by kind."""
 
     implementation: str
     seed: int
@@ -37,7 +44,7 @@ class HostileReport:
 
     @property
     def findings(self) -> list[LimitFinding]:
-        """What breaks a limit, declared deviations aside: the smallest input of each sort."""
+        """The inputs that break a limit, declared deviations aside: the smallest input of each sort."""
         return [one for tally in self.kinds.values() for one in tally.findings.values() if one.deviation is None]
 
     @property
@@ -49,7 +56,7 @@ class HostileReport:
 def run_hostile(
     console: Console, implementation: str, count: int, seed: int, place: int | Cluster, minutes: float | None
 ) -> HostileReport:
-    """Ask ``count`` hostile inputs, or as many as the minutes allow."""
+    """Send ``count`` hostile inputs, or as many as the minutes allow."""
     report = HostileReport(implementation, seed, count)
     started = time.monotonic()
     waiting = batches(count, seed)[::-1]
@@ -71,31 +78,42 @@ def run_hostile(
 
 
 def progress(report: HostileReport) -> Text:
-    """One line: how far it is."""
+    """Return the progress in one line."""
     whole = report.whole
     rate = whole.inputs / report.seconds if report.seconds else 0.0
     return Text(
         f"{report.implementation}: {whole.inputs:,} of {report.planned:,} hostile inputs · {rate:,.0f}/s · "
-        f"{whole.accepted:,} accepted · {whole.crashed:,} crashed · slowest {per_unit(whole.slowest)} ms per 10 kB · "
+        f"{whole.accepted:,} accepted · {whole.crashed:,} crashed · slowest {per_unit(whole.slowest)} ms per kB "
+        f"(first {per_unit(whole.first)}) · "
         f"memory {whole.greediest.value:.1f} times the input · {sum(whole.broken.values()):,} beyond a limit"
     )
 
 
 def per_unit(extreme: Extreme) -> str:
-    """Milliseconds per 10 kB."""
+    """Return milliseconds per kB."""
     return f"{1000 * extreme.value:.1f}"
 
 
 def hostile_tables(report: HostileReport) -> RenderableType:
-    """Per kind what became of its inputs, by which reasons they were refused, and which took the most."""
+    """Tabulate per kind how its inputs ended, by which reasons they were refused, and which took the most."""
     parts: list[RenderableType] = [_outcomes(report), _reasons(report.kinds), _extremes(report.kinds)]
-    parts += [show_limit(finding, None) for finding in report.declared]
+    parts += [show_limit(finding) for finding in report.declared]
     return Group(*parts)
 
 
 def _outcomes(report: HostileReport) -> Table:
     table = Table(title=f"{report.implementation}: hostile inputs, seed {report.seed}", title_justify="left")
-    for name in ("kind", "inputs", "accepted", "refused", "crashed", "bytes each", "µs each", "ms per 10 kB, at most"):
+    for name in (
+        "kind",
+        "inputs",
+        "accepted",
+        "refused",
+        "crashed",
+        "bytes each",
+        "µs each",
+        "ms per kB, first",
+        "measured again",
+    ):
         table.add_column(name, justify="left" if name == "kind" else "right")
     table.add_column("memory per byte, at most", justify="right")
     table.add_column("beyond a limit", justify="right")
@@ -109,6 +127,7 @@ def _outcomes(report: HostileReport) -> Table:
             f"{tally.crashed:,}",
             f"{tally.bytes / inputs:,.0f}",
             f"{1e6 * tally.asked_seconds / inputs:,.0f}",
+            per_unit(tally.first),
             per_unit(tally.slowest),
             f"{tally.greediest.value:.1f}",
             f"{sum(tally.broken.values()):,}",
@@ -147,15 +166,16 @@ def _taken(tally: KindTally) -> Iterable[tuple[Extreme, str]]:
 
 
 def limits_text() -> str:
-    """The limits in one sentence."""
+    """Return the limits in one sentence."""
     return (
-        f"limits: nothing escapes; {1000 * SECONDS_PER_UNIT:.0f} ms per {UNIT:,} bytes of input, and for any; "
-        f"{MEMORY_RATIO} bytes of memory per byte of input, {MEMORY_FLOOR // 1024} KiB for any"
+        f"limits: nothing escapes; {1000 * seconds_per_unit():.1f} ms of processor time per {UNIT:,} bytes of input, "
+        f"and for any; {MEMORY_RATIO} bytes of memory per byte of input, {MEMORY_FLOOR // 1024} KiB for any "
+        f"(a rollout counts {ROLLOUT_BYTES:,} bytes more than it has)"
     )
 
 
 def hostile_summary(report: HostileReport) -> Text:
-    """One line: how it ended."""
+    """Return the outcome in one line."""
     whole, beyond = report.whole, len(report.findings)
     ending = f"{beyond} kinds of input beyond a limit" if beyond else "all within the limits"
     asked = f"{whole.inputs:,} hostile inputs in {report.seconds:.1f} s"

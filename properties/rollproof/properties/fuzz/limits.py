@@ -1,4 +1,4 @@
-"""What no input may do to an implementation: escape, take long, take much memory.
+"""What an input must not make an implementation do: raise, take long, take much memory.
 
 Limits grow with the input and have a floor, because the interpreter itself takes time and memory for the smallest.
 """
@@ -14,26 +14,30 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from attrs import evolve, frozen
 
-from rollproof.properties.adapters.program import Program
-from rollproof.properties.asking import ask
+from rollproof.properties.adapters.asking import ask
+from rollproof.properties.adapters.protocol import deviation_of
 from rollproof.properties.fuzz.size import input_size
-from rollproof.properties.strategies.recipes import realize_request
-from rollproof.spec.oracle import answer
-from rollproof.spec.requests import Answer, Crashed, LinearizeGrowth, Request
+from rollproof.properties.strategies.rollouts.recipes import realize_request
+from rollproof.properties.wire.program import Program
+from rollproof.spec.judge.oracle import answer
+from rollproof.spec.judge.requests import Answer, Crashed, FinalizeRollout, LinearizeGrowth, Request
 
 T = TypeVar("T")
 
-UNIT: Final = 10_000
+UNIT: Final = 1_000
 """Bytes of input that time is counted by; a smaller input counts as one unit."""
-SECONDS_PER_UNIT: Final = 0.1
-"""Of processor time."""
-MEMORY_RATIO: Final = 50
-"""Bytes of memory per byte of input."""
+TURNS_PER_UNIT: Final = 370_000
+"""The limit for one unit: the processor time of so many turns of an empty loop, some 4 ms on a machine of today."""
+ROLLOUT_BYTES: Final = 4_000
+"""What a rollout counts in addition to its bytes: a data plane and packed columns take time and memory of their own."""
+MEMORY_RATIO: Final = 30
+"""Bytes of memory per byte of input: not quite twice what the greediest inputs take once everything is loaded."""
 MEMORY_FLOOR: Final = 64 * 1024
 """Bytes of memory that any input may take."""
 RESIDENT_FLOOR: Final = 32 * 1024 * 1024
@@ -41,7 +45,7 @@ RESIDENT_FLOOR: Final = 32 * 1024 * 1024
 TRIES: Final = 5
 """How often an input beyond a limit is measured again. The best counts: machines are noisy."""
 GIVE_UP: Final = 60.0
-"""Seconds of processor time after which an answer is no longer waited for."""
+"""Seconds of processor time after which the measurement gives up."""
 HEADROOM: Final = 4 * 1024**3
 """Bytes of address space that one answer may ask for beyond what the process has."""
 
@@ -57,12 +61,12 @@ class Limit(StrEnum):
 
 
 class GaveUp(BaseException):
-    """An answer takes too long to be waited for; no ``except Exception`` on the way holds it."""
+    """An answer takes too long to wait for; no ``except Exception`` on the way catches it."""
 
 
 @frozen
 class Measured:
-    """One input's answer, and what it took."""
+    """One input's answer, and its cost."""
 
     answer: Answer
     size: int
@@ -72,15 +76,18 @@ class Measured:
     growth: int = 0
     """Bytes by which the process's peak grew; this sees what torch allocates, once it exceeds all before."""
 
+    fixed: int = 0
+    """Bytes that the input counts for beside its own."""
+
     @property
     def per_unit(self) -> float:
-        """Seconds per 10 kB of input."""
-        return self.seconds * UNIT / max(self.size, UNIT)
+        """Return seconds per unit of input."""
+        return self.seconds * UNIT / max(self.size + self.fixed, UNIT)
 
     @property
     def memory_ratio(self) -> float:
         """Bytes of memory per byte of input; inputs below ``MEMORY_FLOOR`` over ``MEMORY_RATIO`` count as that."""
-        return self.peak / max(self.size, MEMORY_FLOOR // MEMORY_RATIO)
+        return self.peak / max(self.size + self.fixed, MEMORY_FLOOR // MEMORY_RATIO)
 
     @property
     def gave_up(self) -> bool:
@@ -92,9 +99,9 @@ class Measured:
         """The limit that is broken, or None."""
         if isinstance(self.answer, Crashed) and not self.gave_up:
             return Limit.CRASH
-        if self.per_unit > SECONDS_PER_UNIT or self.gave_up:
+        if self.per_unit > seconds_per_unit() or self.gave_up:
             return Limit.TIME
-        allowed = MEMORY_RATIO * self.size
+        allowed = MEMORY_RATIO * (self.size + self.fixed)
         too_much = self.peak > max(MEMORY_FLOOR, allowed) or self.growth > max(RESIDENT_FLOOR, allowed)
         return Limit.MEMORY if too_much else None
 
@@ -113,14 +120,14 @@ class LimitFinding:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it another finding than others: of each, one is kept."""
+        """What distinguishes it from other findings: of each, one is kept."""
         found = self.measured.answer
         error = (found.error,) if isinstance(found, Crashed) else ()
         return (self.deviation or "", self.limit, type(self.request).__name__, *error)
 
     @property
     def figure(self) -> str:
-        """What was measured."""
+        """The measured figure."""
         measured = self.measured
         if isinstance(measured.answer, Crashed) and self.limit is Limit.CRASH:
             return f"{measured.answer.error} escaped: {measured.answer.message}"
@@ -134,16 +141,20 @@ class LimitFinding:
 
 
 def clock_of(implementation: Any) -> Callable[[], float]:
-    """What time is measured by: this process's processor time, which a busy machine does not change.
+    """Return the clock: this process's processor time, which a busy machine does not change.
 
-    What answers elsewhere is measured by the clock on the wall.
+    An implementation that runs elsewhere is measured by wall time.
     """
     return time.perf_counter if isinstance(implementation, Program) else time.process_time
 
 
 def measure(implementation: Any, request: Request, *, memory: bool = True) -> Measured:
-    """Ask once. ``request`` is realized; ``memory`` asks for ``peak`` and ``growth`` as well, which takes time."""
+    """Send a request once.
+
+    ``request`` is realized; ``memory`` also measures ``peak`` and ``growth``, which takes time.
+    """
     size, clock = input_size(request), clock_of(implementation)
+    fixed = ROLLOUT_BYTES if isinstance(request, FinalizeRollout) else 0
 
     def timed() -> tuple[Answer, float]:
         started = clock()
@@ -156,14 +167,27 @@ def measure(implementation: Any, request: Request, *, memory: bool = True) -> Me
     with alarm():
         if not memory:
             found, seconds = timed()
-            return Measured(found, size, seconds)
+            return Measured(found, size, seconds, fixed=fixed)
         before = resident_peak()
         (found, seconds), peak = traced_peak(timed)
-        return Measured(found, size, seconds, peak, resident_peak() - before)
+        return Measured(found, size, seconds, peak, resident_peak() - before, fixed)
+
+
+@cache
+def seconds_per_unit() -> float:
+    """Return the processor time that a unit of input may take on this machine: the best of several loops."""
+
+    def turns() -> float:
+        started = time.process_time()
+        for _ in range(TURNS_PER_UNIT):
+            pass
+        return time.process_time() - started
+
+    return min(turns() for _ in range(7))
 
 
 def traced_peak(call: Callable[[], T]) -> tuple[T, int]:
-    """What ``call`` returns, and the bytes that its Python objects took at most."""
+    """Return what ``call`` returns, and the bytes that its Python objects took at most."""
     tracemalloc.start()
     try:
         result = call()
@@ -173,7 +197,7 @@ def traced_peak(call: Callable[[], T]) -> tuple[T, int]:
 
 
 def resident_peak() -> int:
-    """The most bytes that this process has ever had in memory."""
+    """Return the most bytes that this process has ever had in memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT
 
 
@@ -202,13 +226,13 @@ def guarded() -> Iterator[None]:
 
 
 def address_space() -> int:
-    """Bytes of this process's address space; raises ``OSError`` where the platform does not say."""
+    """Return the bytes of this process's address space; raises ``OSError`` where the platform does not say."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @contextmanager
 def alarm() -> Iterator[None]:
-    """Within ``guarded``, the time of one answer."""
+    """Limit the time of one answer, within ``guarded``."""
     guards = signal.getsignal(signal.SIGPROF) not in (signal.SIG_DFL, signal.SIG_IGN, None)
     if guards:
         signal.setitimer(signal.ITIMER_PROF, GIVE_UP)
@@ -220,7 +244,7 @@ def alarm() -> Iterator[None]:
 
 
 def confirm(implementation: Any, request: Request, first: Measured) -> Measured:
-    """The best of several measurements, where the first breaks a limit on time or memory."""
+    """Return the best of several measurements, where the first breaks a limit on time or memory."""
     best = first
     for _ in range(TRIES):
         if best.broken in (None, Limit.CRASH) or best.gave_up:
@@ -229,13 +253,13 @@ def confirm(implementation: Any, request: Request, first: Measured) -> Measured:
         again = measure(implementation, realize_request(request), memory=memory)
         best = evolve(best, seconds=min(best.seconds, again.seconds))
         if memory:
-            # The process has grown already, so it cannot grow again: the first figure stands.
+            # The process has grown already, so it cannot grow again: the first figure counts.
             best = evolve(best, peak=min(best.peak, again.peak))
     return best
 
 
 def judged(implementation: Any, request: Request, measured: Measured, source: str) -> LimitFinding | None:
-    """What is wrong with a measurement of ``request``, if anything. A crash may be a declared deviation."""
+    """Return what is wrong with a measurement of ``request``, if anything. A crash may be a declared deviation."""
     if measured.broken is None or isinstance(request, LinearizeGrowth):
         return None
     measured = confirm(implementation, request, measured)
@@ -246,8 +270,8 @@ def judged(implementation: Any, request: Request, measured: Measured, source: st
 
 
 def declared(implementation: Any, request: Request, crash: Answer) -> str | None:
-    """The declared deviation that a crash is an instance of, if any. Only then is the contract's answer computed."""
+    """Return the declared deviation that a crash is an instance of. Only then is the contract's answer computed."""
     if not implementation.deviations:
         return None
     expected = answer(realize_request(request))
-    return next((one.id for one in implementation.deviations if one.applies(request, expected, crash)), None)
+    return deviation_of(implementation, request, expected, crash)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rollproof.properties.strategies.draft import fresh
 from rollproof.properties.strategies.hostile import ODD_FIELDS, odd, retyped
-from rollproof.properties.strategies.media import DTYPES, draw_tensor
-from rollproof.properties.strategies.media_requests import zeros_like
-from rollproof.properties.strategies.values import Bytes
+from rollproof.properties.strategies.rollouts.draft import fresh
+from rollproof.properties.strategies.rollouts.media import DTYPES, draw_tensor
+from rollproof.properties.strategies.scalars import Bytes
+from rollproof.properties.strategies.streams.media import zeros_like
 from rollproof.spec.constants import BUNDLE_FRAMES, BUNDLE_PIXELS, BUNDLE_SIZES
 from rollproof.spec.tensor import Tensor
 
@@ -21,14 +21,14 @@ from rollproof.spec.tensor import Tensor
 
 
 def spoil_json(value: Any, decide: Bytes) -> Any:
-    """The value after one to three edits somewhere in it. Containers are changed in place."""
+    """Return the value after one to three edits somewhere in it. Containers are changed in place."""
     for _ in range(1 if decide.chance(192) else 2 + decide.below(2)):
         value = spoil_once(value, decide)
     return value
 
 
 def spoil_once(value: Any, decide: Bytes) -> Any:
-    """One edit: at the top, or in some container below."""
+    """Make one edit: at the top, or in some container below."""
     if decide.chance(12):
         return odd(decide)
     if not _is_container(value):
@@ -52,7 +52,7 @@ def _children(value: Any) -> list[Any]:
 
 
 def spoil_dict(target: dict[Any, Any], decide: Bytes) -> None:
-    """A member changes, moves, goes, or is one too many."""
+    """Change, move or drop a member, or add one."""
     names = list(target)[:256]
     name = decide.choose(names)
     match decide.below(8):
@@ -71,7 +71,7 @@ def spoil_dict(target: dict[Any, Any], decide: Bytes) -> None:
 
 
 def spoil_list(target: list[Any], decide: Bytes) -> None:
-    """An item changes, moves, goes, or is one too many."""
+    """Change, move or drop an item, or add one."""
     at = decide.below(min(len(target), 256))
     match decide.below(8):
         case 0 | 1 | 2:
@@ -95,11 +95,11 @@ PIECES: Final = (
     "A", "/", "+", "-", "_", "\n", "\x00", "é", "\ud800", "\U0001f600", "nrlre1", "int8", "int32", "float16", "1x1x1",
     "0x1x1", "2147483648x1x1", "4294967296x4294967296x1", "AAAA", "AA==", "AAA=", "A" * 1000, "null", "[", "{", '"',
 )  # fmt: skip
-"""What is put into a text: signs, digits of other scripts, separators, and heads that promise too much."""
+"""Pieces that are put into a string: signs, digits of other scripts, separators, and heads that promise too much."""
 
 
 def spoil_text(text: str, decide: Bytes) -> str:
-    """The text after one to three edits: something else in place of a piece of it, a piece lost, repeated or moved."""
+    """Return the string after one to three edits: a piece of it replaced, lost, repeated or moved."""
     for _ in range(1 if decide.chance(160) else 2 + decide.below(2)):
         start = _position(text, decide)
         end = min(len(text), start + decide.choose((0, 1, 1, 2, 3, 4, 8, 64)))
@@ -116,13 +116,13 @@ def spoil_text(text: str, decide: Bytes) -> str:
 
 
 def _position(text: str, decide: Bytes) -> int:
-    """A position: near the start as often as anywhere, since that is where a head is."""
+    """Return a position: near the start as often as anywhere, since that is where a head is."""
     at = decide.next() << 8 | decide.next()
     return at % (min(len(text), 32) + 1) if at & 1 else at % (len(text) + 1)
 
 
 def spoil_bytes(data: bytes, decide: Bytes) -> bytes:
-    """The same for bytes."""
+    """Do the same to bytes."""
     return spoil_text(data.decode("latin-1"), decide).encode("utf-8", "surrogatepass")
 
 
@@ -132,7 +132,7 @@ NAMES: Final = (BUNDLE_PIXELS, BUNDLE_SIZES, BUNDLE_FRAMES, "imgs_size", "pixel_
 
 
 def spoil_bundle(bundle: Mapping[str, Tensor], decide: Bytes) -> dict[str, Tensor]:
-    """The bundle with one to three tensors that are lost, renamed, of another kind, or say something untrue."""
+    """Return the bundle with one to three tensors that are lost, renamed, of another kind, or untrue."""
     changed = dict(bundle)
     for _ in range(1 if decide.chance(160) else 2 + decide.below(2)):
         names = list(changed)
@@ -153,28 +153,28 @@ TensorEdit = Callable[[Tensor, Bytes], Tensor | None]
 
 
 def lost(_: Tensor, __: Bytes) -> None:
-    """No tensor."""
+    """Return no tensor."""
 
 
 def other(_: Tensor, decide: Bytes) -> Tensor:
-    """Any tensor."""
+    """Return any tensor."""
     return draw_tensor(decide)
 
 
 def other_dtype(tensor: Tensor, decide: Bytes) -> Tensor:
-    """Zeros of another dtype."""
+    """Return zeros of another dtype."""
     return zeros_like(tensor, decide.choose(DTYPES))
 
 
 def other_shape(tensor: Tensor, decide: Bytes) -> Tensor:
-    """The same elements in another shape."""
+    """Return the same elements in another shape."""
     shape = tensor.shape
     shapes = (shape[::-1], (*shape, 1), (1, *shape), (tensor.count,), (1,) * 20 + shape, (tensor.count, 1, 1))
     return Tensor(tensor.dtype, decide.choose(shapes), tensor.data)
 
 
 def other_numbers(tensor: Tensor, decide: Bytes) -> Tensor:
-    """Integers of which one is wrong: zero, negative, larger, or close to where a sum wraps."""
+    """Return integers of which one is wrong: zero, negative, larger, or close to where a sum wraps."""
     if tensor.dtype not in ("int32", "int64") or not tensor.count:
         return tensor
     values = [int(value) for value in tensor.values()]
@@ -185,7 +185,7 @@ def other_numbers(tensor: Tensor, decide: Bytes) -> Tensor:
 
 
 def other_rows(tensor: Tensor, decide: Bytes) -> Tensor:
-    """A row more, a row less, or none."""
+    """Return a row more, a row less, or none."""
     rows = tensor.shape[0] if tensor.shape else 0
     if not rows:
         return tensor
@@ -195,13 +195,13 @@ def other_rows(tensor: Tensor, decide: Bytes) -> Tensor:
 
 
 def empty(tensor: Tensor, decide: Bytes) -> Tensor:
-    """No elements, and dimensions that make up for it."""
+    """Return no elements, and dimensions that make up for it."""
     shapes = ((0,), (0, 2), (2**31, 0), (0, 2**40, 3), (1, 0, 3))
     return Tensor(tensor.dtype, decide.choose(shapes), b"")
 
 
 def other_bits(tensor: Tensor, decide: Bytes) -> Tensor:
-    """Some bytes flipped."""
+    """Return the tensor with some bytes flipped."""
     if not tensor.data or tensor.dtype == "bool":
         return tensor
     data = bytearray(tensor.data)

@@ -1,4 +1,4 @@
-"""What a run of the fuzzer says: one line or a small table while it runs, everything at the end."""
+"""What a run of the fuzzer prints: one line or a small table while it runs, everything at the end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rollproof.properties.fuzz.campaign import Campaign, names_of
-from rollproof.properties.fuzz.files import write_limits
-from rollproof.properties.fuzz.show import show_limit
-from rollproof.properties.gate.files import safe, write_replay
+from rollproof.properties.fuzz.campaign_summary import print_limit
+from rollproof.properties.fuzz.reproducers import write_limits
+from rollproof.properties.gate.files import write_replay
 from rollproof.properties.gate.show import code_table, show_finding
+from rollproof.properties.gate.text import repeated, replay_commands, safe
 
 
 def figures(campaign: Campaign) -> dict[str, str]:
-    """What is counted, by name."""
+    """Return what is counted, by name."""
     codes = campaign.report.codes
     reached = sum(tally.driven > 0 for tally in codes.values())
     rate = (campaign.done + campaign.replayed) / campaign.seconds if campaign.seconds else 0.0
@@ -36,7 +37,7 @@ def figures(campaign: Campaign) -> dict[str, str]:
 
 
 def view(campaign: Campaign, *, table: bool) -> RenderableType:
-    """How far it is: a table for a terminal, a line elsewhere."""
+    """Return the progress: a table for a terminal, a line elsewhere."""
     named = figures(campaign)
     if not table:
         return Text(f"{campaign.name}: " + " · ".join(f"{name} {value}" for name, value in named.items()))
@@ -47,11 +48,9 @@ def view(campaign: Campaign, *, table: bool) -> RenderableType:
 
 
 def show_campaign(console: Console, campaign: Campaign, replays: Path) -> None:
-    """Everything that was found, written to ``replays`` and printed."""
-    console.print(code_table(campaign.report))
-    unreached = [f"{area}: {code}" for area, code in campaign.report.undriven]
-    if unreached:
-        console.print(f"codes never reached: {', '.join(unreached)}", soft_wrap=True)
+    """Write everything that was found to ``replays``, and print it."""
+    if campaign.report.codes:
+        console.print(code_table(campaign.report))
     for name, finding in campaign.report.deviations.items():
         times = campaign.report.deviation_counts[name]
         console.print(
@@ -61,16 +60,16 @@ def show_campaign(console: Console, campaign: Campaign, replays: Path) -> None:
     findings = list(campaign.findings.values())
     for key, finding, name in zip(campaign.findings, findings, names_of(findings), strict=True):
         file = write_replay(campaign.name, finding, replays / f"{safe(campaign.name)}-fuzz-{name}.json")
-        console.print(show_finding(finding, file))
+        console.print(show_finding(finding, replay_commands(file, campaign.name)))
         console.print(f"{name}: {key[1]} expected, {key[2]} answered, {campaign.times[key]:,} times", soft_wrap=True)
     for limit, file in zip(campaign.beyond, write_limits(campaign.name, campaign.beyond, replays), strict=True):
-        console.print(show_limit(limit, file))
+        print_limit(console, limit, repeated("rollproof fuzz --measure", file, campaign.name))
     console.print(view(campaign, table=True))
     console.print(summary(campaign), soft_wrap=True)
 
 
 def summary(campaign: Campaign) -> Text:
-    """One line: how it ended."""
+    """Return the outcome in one line."""
     parts = []
     if campaign.findings:
         invariants = dict.fromkeys(finding.invariant_id for finding in campaign.findings.values())

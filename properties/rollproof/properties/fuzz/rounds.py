@@ -1,4 +1,4 @@
-"""One round of fuzzing: some examples of one stream, put to an implementation and to the spec.
+"""One round of fuzzing: some examples of one stream, sent to an implementation and to the spec.
 
 Hypothesis draws and mutates the examples. It is told how rare the arcs are that an example went through, and climbs
 towards rarer ones in the second half of the round. A round is a function of what it starts from.
@@ -17,11 +17,12 @@ from attrs import define, evolve, field, frozen
 from hypothesis import Phase, target
 from hypothesis.errors import Flaky
 
-from rollproof.properties.asking import ask
+from rollproof.properties.adapters.asking import ask
+from rollproof.properties.adapters.protocol import offers
+from rollproof.properties.errors import LeftOut
+from rollproof.properties.fuzz.arcs import Tracer, features, packages_of, shape
 from rollproof.properties.fuzz.corpus import RoundDatabase
-from rollproof.properties.fuzz.coverage import Tracer, features, packages_of, shape
 from rollproof.properties.fuzz.limits import (
-    SECONDS_PER_UNIT,
     GaveUp,
     LimitFinding,
     Measured,
@@ -30,17 +31,17 @@ from rollproof.properties.fuzz.limits import (
     guarded,
     judged,
     measure,
+    seconds_per_unit,
 )
 from rollproof.properties.fuzz.size import input_size
 from rollproof.properties.gate.profiles import PROFILES
 from rollproof.properties.gate.results import Finding, Report
-from rollproof.properties.gate.run import Check, exercise, streams_for
-from rollproof.properties.protocol import LeftOut, offers
-from rollproof.properties.strategies.codec import dump
-from rollproof.properties.strategies.recipes import realize_request
-from rollproof.properties.strategies.requests import Stream
-from rollproof.spec.oracle import answer
-from rollproof.spec.requests import Answer, Area, Crashed, LinearizeGrowth, Request
+from rollproof.properties.gate.run import Check, both_answers, exercise, streams_for
+from rollproof.properties.strategies.rollouts.recipes import realize_request
+from rollproof.properties.strategies.stream import Stream
+from rollproof.properties.wire.codec import dump
+from rollproof.spec.judge.oracle import answer_to
+from rollproof.spec.judge.requests import Answer, Area, Crashed, LinearizeGrowth, Request
 
 NEVER_OFFERED: Final = 8
 """After so many requests that the implementation does not answer, and none that it does, a round ends."""
@@ -51,18 +52,22 @@ Key = tuple[str, str, str]
 
 
 def key_of(finding: Finding) -> Key:
-    """What makes it another disagreement than others: the invariant, and how both answers ended."""
+    """Return what distinguishes a disagreement from others: the invariant, and how both answers ended."""
     return finding.invariant_id, shape(finding.expected), shape(finding.actual)
 
 
 def text_size(request: Request) -> int:
-    """Characters of a request as JSON."""
+    """Return the characters of a request as JSON."""
     return len(json.dumps(dump(request)))
+
+
+TRACED: Final = 25
+"""How many times slower an answer may be while its arcs are traced; beyond that it is measured without."""
 
 
 @frozen
 class Round:
-    """What a round starts from."""
+    """The starting point of a round."""
 
     area: Area
     stream: str
@@ -90,7 +95,7 @@ class Round:
 
 @define
 class RoundResult:
-    """What came of a round."""
+    """The outcome of a round."""
 
     round: Round
     report: Report
@@ -135,19 +140,18 @@ class _Runner:
         self.longest_request: Request | None = None
 
     def run(self, phases: tuple[Phase, ...], body: Callable[[Request], None]) -> None:
-        """Put the round's examples to ``body``."""
+        """Run ``body`` on the round's examples."""
         task = self.task
         examples = len(task.corpus) + 1 if task.replay else task.examples
         with guarded(), suppress(_Ended):
             exercise(self.stream.strategy, body, examples, round_seed(task), phases, self.database)
 
     def ask_both(self, request: Request) -> tuple[Answer, Answer, set[int], float]:
-        """Both answers, what they went through, and the seconds that the implementation's took."""
+        """Return both answers, what they executed, and the seconds that the implementation's took."""
         seconds = 0.0
 
         def both() -> tuple[Answer, Answer]:
             nonlocal seconds
-            expected = answer(realize_request(request))
             own = realize_request(request)
             started = self.clock()
             try:
@@ -157,16 +161,16 @@ class _Runner:
             except GaveUp:
                 actual = Crashed(GaveUp.__name__, "no answer")
             seconds = self.clock() - started
-            return expected, actual
+            return answer_to(realize_request(request), actual), actual
 
         if isinstance(request, LinearizeGrowth):
-            # It traces by itself.
+            # It has its own tracing.
             return *both(), set(), 0.0
         (expected, actual), arcs = self.tracer.run(both)
         return expected, actual, arcs | features(type(request).__name__, expected, actual), seconds
 
     def example(self, request: Request) -> None:
-        """Put one example to both, and learn from it."""
+        """Send one example to both, and learn from it."""
         result = self.result
         self.database.novel = False
         if self.stop():
@@ -183,7 +187,7 @@ class _Runner:
         result.offered += 1
         novel = not arcs <= self.task.hits.keys() | result.hits.keys()
         if novel:
-            # What a process goes through for the first time is no property of the input: caches are filled now.
+            # What a process goes through for the first time is not a property of the input: caches are filled now.
             arcs = self.ask_both(request)[2]
         self.learn(arcs)
         self.judge(request, expected, actual, seconds)
@@ -220,7 +224,7 @@ class _Runner:
             return
         if self.database.novel:
             measured = measure(self.implementation, realize_request(request))
-        elif seconds > SECONDS_PER_UNIT or isinstance(actual, Crashed):
+        elif seconds > TRACED * seconds_per_unit() or isinstance(actual, Crashed):
             measured = Measured(actual, input_size(realize_request(request)), seconds)
         else:
             return
@@ -229,7 +233,7 @@ class _Runner:
             self.result.limits.append(finding)
 
     def shrunk(self, first: Finding) -> Finding:
-        """The smallest input found for a disagreement: the same round again, which Hypothesis then shrinks."""
+        """Return the smallest input found for a disagreement: the same round again, which Hypothesis then shrinks."""
         again = _Runner(self.implementation, self.task, lambda: False)
         best, smallest, spent = first, text_size(first.request), 0
 
@@ -261,7 +265,7 @@ class _Runner:
         if not offers(self.implementation, type(request)):
             return
         with suppress(LeftOut):
-            expected, actual = answer(realize_request(request)), ask(self.implementation, realize_request(request))
+            expected, actual = both_answers(self.implementation, request)
             for finding in self.check.record(self.stream, request, expected, actual, 0):
                 if finding.deviation is None:
                     self.result.findings.setdefault(key_of(finding), finding)
@@ -283,7 +287,7 @@ def run_round(implementation: Any, task: Round, stop: Callable[[], bool]) -> Rou
 
 
 def round_seed(task: Round) -> int:
-    """A seed of its own for every round."""
+    """Return a seed of its own for every round."""
     return int.from_bytes(sha256(f"{task.seed} {task.number} {task.name}".encode()).digest()[:8])
 
 

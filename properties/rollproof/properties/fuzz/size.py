@@ -1,4 +1,4 @@
-"""How large an input is: what its limits on time and memory are measured against."""
+"""The size of an input, which its limits on time and memory depend on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ BITS_PER_DIGIT: Final = 3.32
 
 
 def input_size(value: Any) -> int:
-    """About as many bytes as the value has as JSON, tensors in binary. Does not recurse, however deep it is.
+    """Return about as many bytes as the value has as JSON, tensors in binary. Does not recurse, however deep it is.
 
-    A record counts by its fields' values; a text by its characters.
+    A record counts by its fields' values; a string by its characters.
     """
     total = 0
     waiting = [value]

@@ -1,21 +1,27 @@
-"""What a check leaves on disk: JSON and JUnit reports, and replay files."""
+"""The files that a check writes: JSON and JUnit reports, and replay files."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import frozen
-from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
+from attrs import asdict, frozen
+from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from rollproof.properties.errors import InputError, reading
+from rollproof.properties.gate.codes import reaches
+from rollproof.properties.gate.html import html_page
+from rollproof.properties.gate.load import is_installed
 from rollproof.properties.gate.results import Finding, Report
-from rollproof.properties.strategies.codec import dump, load
-from rollproof.spec.invariant import Invariant
-from rollproof.spec.invariants import BY_ID
-from rollproof.spec.requests import Accepted, Answer, Crashed, Refused, Request
+from rollproof.properties.gate.sarif import sarif_log
+from rollproof.properties.gate.snippet import program_text
+from rollproof.properties.gate.text import answer_text, printable, replay_path
+from rollproof.properties.wire.bounds import read_json
+from rollproof.properties.wire.codec import dump, load
+from rollproof.spec.judge.catalogue import BY_ID
+from rollproof.spec.judge.invariant import Invariant
+from rollproof.spec.judge.requests import Request
 
 REPLAY_FORMAT: Final = "rollproof-replay-1"
 REPORT_FORMAT: Final = "rollproof-report-1"
@@ -23,9 +29,10 @@ REPORT_FORMAT: Final = "rollproof-report-1"
 
 @frozen
 class Replay:
-    """A replay file: which invariant failed for whom, on which request."""
+    """A replay file: which invariant failed for which implementation, on which request."""
 
-    implementation: str
+    implementation: Any
+    """As the file has it: not to be loaded before ``named_in_file`` has seen it."""
     invariant: Invariant
     request: Request
 
@@ -35,7 +42,7 @@ class ReplayError(InputError):
 
 
 def write_replays(report: Report, folder: Path) -> dict[str, str]:
-    """One file per finding; the answer maps an invariant's or deviation's id to its file."""
+    """Write one file per finding; return the file by invariant's or deviation's id."""
     named = [(finding.invariant.id, finding) for finding in report.falsified]
     named += list(report.deviations.items())
     return {
@@ -45,50 +52,30 @@ def write_replays(report: Report, folder: Path) -> dict[str, str]:
 
 
 def write_replay(implementation: str, finding: Finding, path: Path) -> str:
-    """One finding's file; the answer is its path."""
+    """Write a finding's replay file, and beside it the finding as a program; return the replay file's path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "format": REPLAY_FORMAT,
-        "implementation": implementation,
+        "implementation": implementation if is_installed(implementation) else None,
         "invariant": finding.invariant.id,
         "request": dump(finding.request),
     }
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".py").write_text(program_text(finding, implementation), encoding="utf-8")
     return str(path)
 
 
-def replay_path(folder: Path, implementation: str, name: str) -> Path:
-    """Where the replay file of an invariant's or a deviation's finding stands."""
-    return folder / f"{safe(implementation)}-{safe(name)}.json"
-
-
-def safe(name: str) -> str:
-    """A name that is a file name everywhere."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
-
-
 def read_replay(path: Path) -> Replay:
-    """A replay file's content. Raises ``ReplayError``."""
+    """Return a replay file's content. Raises ``ReplayError``."""
     with reading(path, "a replay file", ReplayError):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content["format"] != REPLAY_FORMAT:
             raise ReplayError(f"{path}: format {content['format']!r}, expected {REPLAY_FORMAT!r}")
-        return Replay(content["implementation"], BY_ID[content["invariant"]], load(content["request"]))
-
-
-def answer_text(answer: Answer) -> str:
-    """An answer as text, for files."""
-    match answer:
-        case Accepted(value):
-            return f"accepted: {value!r}"
-        case Refused(reason):
-            return f"refused: {reason}"
-        case Crashed(error, message):
-            return f"{error} escaped: {message}"
+        return Replay(content.get("implementation"), BY_ID[content["invariant"]], load(content["request"]))
 
 
 def finding_content(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON."""
+    """Return a finding as JSON."""
     return {
         "invariant": finding.invariant.id,
         "section": finding.invariant.section,
@@ -102,11 +89,14 @@ def finding_content(finding: Finding) -> dict[str, Any]:
 
 
 def report_content(report: Report) -> dict[str, Any]:
-    """A report as JSON."""
+    """Return a report as JSON."""
     return {
         "format": REPORT_FORMAT,
         "implementation": report.implementation,
         "held": report.held,
+        "exercised": report.exercised,
+        "not_exercised": report.not_exercised,
+        "strict": report.strict,
         "profile": report.profile,
         "seed": report.seed,
         "areas": [area.value for area in report.areas],
@@ -119,14 +109,20 @@ def report_content(report: Report) -> dict[str, Any]:
                 "sentence": BY_ID[name].sentence,
                 "section": BY_ID[name].section,
                 "examples": tally.examples,
-                "held": tally.finding is None,
+                "held": tally.finding is None or BY_ID[name].advisory,
                 "finding": None if tally.finding is None else finding_content(tally.finding),
             }
             for name, tally in report.invariants.items()
         ],
         "codes": [
-            {"area": area.value, "code": code, "driven": tally.driven, "right": tally.right, "excused": tally.excused}
-            for (area, code), tally in report.codes.items()
+            {
+                "area": area.value,
+                "place": reach.place.value,
+                "code": reach.code,
+                **asdict(report.codes[area, reach.name]),
+            }
+            for area in report.areas
+            for reach in reaches(area)
         ],
         "streams": [
             {"area": area.value, "name": name, "requests": tally.requests, "seconds": round(tally.seconds, 3)}
@@ -145,13 +141,10 @@ def report_content(report: Report) -> dict[str, Any]:
 
 
 def write_reports(reports: list[Report], folder: Path) -> None:
-    """``report.json``, ``report.html``, ``report.sarif`` and ``junit.xml`` over all checked implementations.
+    """Write ``report.json``, ``report.html``, ``report.sarif`` and ``junit.xml`` over all checked implementations.
 
     Their replay files are expected in ``replays``, below ``folder``.
     """
-    from rollproof.properties.gate.html import html_page
-    from rollproof.properties.gate.sarif import sarif_log
-
     folder.mkdir(parents=True, exist_ok=True)
     content = [report_content(report) for report in reports]
     (folder / "report.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -162,24 +155,28 @@ def write_reports(reports: list[Report], folder: Path) -> None:
 
 
 def write_junit(reports: list[Report], path: Path) -> None:
-    """One suite per implementation, one case per invariant."""
+    """Write one suite per implementation, one case per invariant, and one for what should have been exercised."""
     xml = JUnitXml("rollproof")
     for report in reports:
-        suite = TestSuite(report.implementation)
+        suite = TestSuite(printable(report.implementation))
+        strictly = report.deviations.values() if report.strict else ()
         for name, tally in report.invariants.items():
-            case = TestCase(f"{name} {BY_ID[name].sentence}", f"{report.implementation}.{BY_ID[name].area.value}")
-            if tally.finding is not None:
-                failure = Failure(printable(tally.finding.complaint), BY_ID[name].section)
-                found = finding_content(tally.finding)
+            group = printable(f"{report.implementation}.{BY_ID[name].area.value}")
+            case = TestCase(f"{name} {BY_ID[name].sentence}", group)
+            found_wrong = None if BY_ID[name].advisory else tally.finding
+            failed = found_wrong or next((one for one in strictly if one.invariant_id == name), None)
+            if failed is not None:
+                failure = Failure(printable(failed.complaint), BY_ID[name].section)
+                found = finding_content(failed)
                 failure.text = json.dumps({key: found[key] for key in ("expected", "actual", "request")}, indent=1)
                 case.result = [failure]
             elif tally.examples == 0:
                 case.result = [Skipped("no example ran")]
             suite.add_testcase(case)
+        exercised = TestCase("everything that is reachable is exercised", printable(report.implementation))
+        if report.not_exercised:
+            words = ", ".join(report.not_exercised)
+            exercised.result = [Skipped(words) if report.exercised else Error(f"not exercised: {words}")]
+        suite.add_testcase(exercised)
         xml.add_testsuite(suite)
     xml.write(str(path), pretty=True)
-
-
-def printable(text: str) -> str:
-    """Text without the control characters and surrogates that XML cannot hold."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

@@ -1,11 +1,10 @@
-"""A check as one HTML page that needs nothing else: no script, no font, no image, no network.
+"""A check as one self-contained HTML page: no script, no font, no image, no network.
 
 What is shown is computed here; ``report.html.jinja`` says how it looks.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -16,21 +15,27 @@ from typing import Any, Final
 from attrs import frozen
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from rich.pretty import pretty_repr
 
-from rollproof.properties.gate.files import answer_text, printable, replay_path, safe
+from rollproof.properties.gate.codes import reaches
 from rollproof.properties.gate.results import CodeTally, Finding, Report
-from rollproof.properties.gate.show import LONGEST_INPUT, MOST_DIFFERENCES, differences, verdict
-from rollproof.properties.strategies.codec import dump
-from rollproof.spec.invariants import BY_ID
-from rollproof.spec.requests import Accepted, Answer, Area
+from rollproof.properties.gate.show import difference_rows, verdict
+from rollproof.properties.gate.snippet import change_lines, input_title
+from rollproof.properties.gate.text import (
+    MOST_ITEMS,
+    printable,
+    readable,
+    replay_commands,
+    replay_path,
+    safe,
+)
+from rollproof.spec.judge.area import PORTABLE
+from rollproof.spec.judge.catalogue import BY_ID
+from rollproof.spec.judge.requests import Area
 
 TEMPLATE: Final = "report.html.jinja"
 HEAT_STEPS: Final = 5
 """Shades of the heat map. One more means about four times as often."""
 SLOWEST_STREAMS: Final = 10
-SHORT_INPUT: Final = 800
-"""Characters of an input that is shown without being asked for."""
 
 
 @frozen
@@ -40,9 +45,9 @@ class Cell:
     code: Markup
     driven: int
     heat: int
-    """0 where it was not driven, else 1 to ``HEAT_STEPS``."""
+    """0 where it was not reached, else 1 to ``HEAT_STEPS``."""
     kind: str
-    """``right``, ``declared``, ``wrong`` or ``undriven``."""
+    """``right``, ``declared``, ``wrong``, ``missed`` or ``undriven``."""
     words: str
 
 
@@ -54,21 +59,19 @@ class Shown:
     title: str
     finding: Finding
     sentence: str
-    kind: str
     input: str
-    length: int
-    open: bool
-    """Whether the input is short enough to stand there unasked."""
+    changes: str
+    expected_title: str
     expected: str
     actual: str
     differences: list[tuple[str, str, str]] | None
     more: int
-    command: str
+    commands: list[str]
 
 
 @frozen
 class AreaTime:
-    """What one area's streams took."""
+    """The time that one area's streams took."""
 
     area: Area
     requests: int
@@ -78,7 +81,7 @@ class AreaTime:
 
 
 def html_page(reports: Sequence[Report], replays: Path) -> str:
-    """The page on some reports; ``replays`` is the folder of their replay files."""
+    """Return the page on some reports; ``replays`` is the folder of their replay files."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -92,9 +95,15 @@ def html_page(reports: Sequence[Report], replays: Path) -> str:
 
 
 def section(index: int, report: Report, replays: Path) -> dict[str, Any]:
-    """One implementation's part of the page."""
+    """Return one implementation's part of the page."""
     anchor = f"r{index}-{safe(report.implementation)}"
-    cells = {area: [cell(code, tally) for (of, code), tally in report.codes.items() if of is area] for area in Area}
+    cells = {
+        (area, place): [
+            cell(reach.code, report.codes[area, reach.name]) for reach in reaches(area) if reach.place is place
+        ]
+        for area in report.areas
+        for place in dict.fromkeys(reach.place for reach in reaches(area))
+    }
     streams = sorted(report.streams.items(), key=lambda item: -item[1].seconds)
     options = [f"--area {area}" for area in report.areas]
     options += [f"--profile {report.profile}", f"--seed {report.seed}"]
@@ -108,7 +117,7 @@ def section(index: int, report: Report, replays: Path) -> dict[str, Any]:
         ],
         "findings": [show(anchor, report, found, found.invariant_id, replays) for found in report.falsified],
         "deviations": [show(anchor, report, found, name, replays) for name, found in report.deviations.items()],
-        "codes": {area: found for area, found in cells.items() if found},
+        "codes": cells,
         "driven": sum(tally.driven > 0 for tally in report.codes.values()),
         "times": area_times(report),
         "streams": [(area, name, tally) for (area, name), tally in streams[:SLOWEST_STREAMS]],
@@ -118,21 +127,22 @@ def section(index: int, report: Report, replays: Path) -> dict[str, Any]:
 
 
 def verdict_kind(report: Report, name: str) -> str:
-    """``held``, ``falsified``, ``declared`` or ``undriven``: which sign and colour a verdict has."""
+    """Return ``held``, ``falsified``, ``declared`` or ``undriven``: which sign and colour a verdict has."""
     tally = report.invariants[name]
     if tally.finding is not None:
-        return "falsified"
-    if tally.examples == 0:
+        return "declared" if BY_ID[name].advisory else "falsified"
+    if tally.examples == tally.silent:
         return "undriven"
     declared = any(finding.invariant_id == name for finding in report.deviations.values())
     return "declared" if declared else "held"
 
 
 def cell(code: str, tally: CodeTally) -> Cell:
-    """A rejection code's shade and words."""
+    """Return a rejection code's shade and words."""
     name = escape(code).replace("_", Markup("_<wbr>")).replace(":", Markup(":<wbr>"))
     if tally.driven == 0:
-        return Cell(name, 0, 0, "undriven", "not driven")
+        why = "not offered" if not tally.offered else "skipped" if tally.left_out else "not exercised"
+        return Cell(name, 0, 0, "missed" if tally.missed else "undriven", why)
     heat = min(HEAT_STEPS, 1 + int(math.log(tally.driven, 4)))
     wrong = tally.driven - tally.right
     if wrong > tally.excused:
@@ -143,35 +153,27 @@ def cell(code: str, tally: CodeTally) -> Cell:
 
 
 def show(anchor: str, report: Report, finding: Finding, name: str, replays: Path) -> Shown:
-    """A finding's input and answers as text."""
-    text = json.dumps(dump(finding.request), ensure_ascii=True)
-    rows = differences(finding.expected, finding.actual)
+    """Return a finding's input and answers, ready to print."""
+    relational = finding.invariant.area in PORTABLE
+    rows = None if relational else difference_rows(finding.expected, finding.actual)
     return Shown(
         anchor=f"{anchor}-{safe(name)}",
         title=name,
         finding=finding,
         sentence=finding.invariant.sentence if finding.deviation is None else report.declared[name],
-        kind=type(finding.request).__name__,
-        input=text if len(text) <= LONGEST_INPUT else f"{text[:LONGEST_INPUT]}…",
-        length=len(text),
-        open=len(text) <= SHORT_INPUT,
-        expected=pretty_answer(finding.expected),
-        actual=pretty_answer(finding.actual),
-        differences=None if rows is None else rows[:MOST_DIFFERENCES],
-        more=0 if rows is None else max(0, len(rows) - MOST_DIFFERENCES),
-        command=f"rollproof replay {shlex.quote(str(replay_path(replays, report.implementation, name)))}",
+        input=input_title(finding.request),
+        changes="\n".join(change_lines(finding.request)),
+        expected_title="A right answer" if relational else "The contract",
+        expected=readable(finding.expected),
+        actual=readable(finding.actual),
+        differences=None if rows is None else rows[:MOST_ITEMS],
+        more=0 if rows is None else max(0, len(rows) - MOST_ITEMS),
+        commands=replay_commands(replay_path(replays, report.implementation, name), report.implementation),
     )
 
 
-def pretty_answer(answer: Answer) -> str:
-    """An answer over several lines."""
-    if not isinstance(answer, Accepted):
-        return answer_text(answer)
-    return pretty_repr(answer.value, max_width=60, max_string=120, max_length=12, max_depth=6)
-
-
 def area_times(report: Report) -> list[AreaTime]:
-    """What each area took, in the contract's order."""
+    """Return the time that each area took, in the contract's order."""
     tallies = {area: [tally for (of, _), tally in report.streams.items() if of is area] for area in report.areas}
     seconds = {area: sum(tally.seconds for tally in found) for area, found in tallies.items()}
     most = max(seconds.values(), default=0.0) or 1.0

@@ -16,7 +16,7 @@ class Profile:
     per_code: int
 
     def examples(self, weight: float, *, drives_code: bool, limit: int | None = None) -> int:
-        """The number of examples for one stream; ``limit`` caps it."""
+        """Return the number of examples for one stream; ``limit`` caps it."""
         count = self.per_code if drives_code else max(1, round(self.per_stream * weight))
         return count if limit is None else min(count, limit)
 

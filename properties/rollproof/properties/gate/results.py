@@ -1,12 +1,12 @@
-"""What a check found, as plain records that tables, reports and replay files are made from."""
+"""The findings of a check, as plain records that tables, reports and replay files are made from."""
 
 from __future__ import annotations
 
 from attrs import define, field, frozen
 
-from rollproof.spec.invariant import Invariant
-from rollproof.spec.invariants import BY_ID
-from rollproof.spec.requests import Answer, Area, Request
+from rollproof.spec.judge.catalogue import BY_ID
+from rollproof.spec.judge.invariant import Invariant
+from rollproof.spec.judge.requests import Answer, Area, Request
 
 
 @frozen
@@ -36,16 +36,38 @@ class InvariantTally:
 
     examples: int = 0
     finding: Finding | None = None
+    refused: int = 0
+    """Examples that the implementation refused."""
+    left_out: int = 0
+    """Requests about it that the implementation could not be asked."""
+    silent: int = 0
+    """Examples about which it says nothing, because the implementation gave no value and need not."""
+    offered: bool = True
+    """Whether the implementation answers requests that it is about."""
+
+    @property
+    def missed(self) -> bool:
+        """Whether nothing is known about it, though the implementation could have been asked."""
+        return self.offered and self.examples == self.silent and not self.left_out
 
 
 @define
 class CodeTally:
-    """How often one rejection code was driven, and how often answered rightly."""
+    """How often one rejection code was reached, and how often the answer was correct."""
 
     driven: int = 0
     right: int = 0
     excused: int = 0
     """Wrong answers that are instances of a declared deviation."""
+    left_out: int = 0
+    """Requests with this code that the implementation could not be asked."""
+    offered: bool = True
+    """Whether the implementation answers requests that can have the code."""
+
+    @property
+    def missed(self) -> bool:
+        """Whether nothing is known about it, though the implementation could have been asked."""
+        return self.offered and not self.driven and not self.left_out
 
 
 @define
@@ -65,10 +87,13 @@ class Report:
     profile: str
     seed: int
     max_examples: int | None = None
+    strict: bool = False
+    """Whether a declared deviation that occurs is a failure too."""
     declared: dict[str, str] = field(factory=dict)
     """Declared deviations: id to sentence."""
     invariants: dict[str, InvariantTally] = field(factory=dict)
     codes: dict[tuple[Area, str], CodeTally] = field(factory=dict)
+    """By area and name, as ``gate.codes.reaches`` lists them."""
     streams: dict[tuple[Area, str], StreamTally] = field(factory=dict)
     deviations: dict[str, Finding] = field(factory=dict)
     deviation_counts: dict[str, int] = field(factory=dict)
@@ -78,7 +103,7 @@ class Report:
     seconds: float = 0.0
 
     def merge(self, other: Report) -> None:
-        """Take over what a check of other areas of the same implementation found."""
+        """Add what a check of other areas of the same implementation found."""
         self.areas += other.areas
         self.declared |= other.declared
         self.invariants |= other.invariants
@@ -95,17 +120,43 @@ class Report:
     @property
     def falsified(self) -> list[Finding]:
         """The first finding of every invariant that does not hold."""
-        return [tally.finding for tally in self.invariants.values() if tally.finding is not None]
+        found = (tally.finding for tally in self.invariants.values() if tally.finding is not None)
+        return [finding for finding in found if not finding.invariant.advisory]
+
+    @property
+    def advisories(self) -> list[Finding]:
+        """The first finding of every advisory that was met: noted, and no fault."""
+        found = (tally.finding for tally in self.invariants.values() if tally.finding is not None)
+        return [finding for finding in found if finding.invariant.advisory]
 
     @property
     def held(self) -> bool:
-        """Whether every invariant held, declared deviations aside."""
-        return not self.falsified
+        """Whether every invariant held, declared deviations aside unless the check is strict."""
+        return not self.falsified and not (self.strict and self.deviations)
 
     @property
-    def undriven(self) -> list[tuple[Area, str]]:
-        """Codes that no request drove."""
-        return [key for key, tally in self.codes.items() if tally.driven == 0]
+    def not_exercised(self) -> list[str]:
+        """The invariants and codes about which no request asked, though the implementation offers them."""
+        invariants = [name for name, tally in self.invariants.items() if tally.missed]
+        return invariants + [f"{area}: {name}" for (area, name), tally in self.codes.items() if tally.missed]
+
+    @property
+    def exercised(self) -> bool:
+        """Whether the check asked about everything that it should have; one with fewer examples on purpose need not."""
+        return self.max_examples is not None or not self.not_exercised
+
+    @property
+    def ending(self) -> str:
+        """How the check ended, in words: what was falsified, what was not exercised, and what deviated as declared."""
+        names = ", ".join(self.deviations)
+        if self.falsified:
+            rest = f" · deviates: {names}" if self.strict and names else ""
+            return f"falsified: {', '.join(finding.invariant_id for finding in self.falsified)}{rest}"
+        if self.strict and names:
+            return f"deviates: {names}"
+        if not self.exercised:
+            return f"not exercised: {', '.join(self.not_exercised)}"
+        return f"held, except for declared deviations: {names}" if names else "all invariants held"
 
     @property
     def silent_deviations(self) -> list[str]:

@@ -7,45 +7,66 @@ fault does not hide another.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from unittest.mock import patch
 
 from attrs import define, field
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
-from rollproof.properties.asking import ask
-from rollproof.properties.gate.coverage import answered_rightly, driven_code, reachable
+from rollproof.properties.adapters.asking import ask
+from rollproof.properties.adapters.protocol import deviation_of, offers
+from rollproof.properties.errors import LeftOut, message_of
+from rollproof.properties.gate.codes import ALONE, met, reaches, reason_of, same_code
+from rollproof.properties.gate.plain import plainer
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report, StreamTally
-from rollproof.properties.protocol import LeftOut, offers
-from rollproof.properties.strategies.recipes import realize_request
-from rollproof.properties.strategies.requests import Stream, request_streams
-from rollproof.spec.invariant import Invariant
-from rollproof.spec.invariants import BY_ID, of_area
-from rollproof.spec.oracle import answer
-from rollproof.spec.requests import Area, Request
+from rollproof.properties.gate.streams import request_streams
+from rollproof.properties.strategies.rollouts.recipes import realize_request
+from rollproof.properties.strategies.stream import Stream
+from rollproof.spec.judge.catalogue import BY_ID, of_area
+from rollproof.spec.judge.invariant import Invariant
+from rollproof.spec.judge.oracle import answer, answer_to
+from rollproof.spec.judge.requests import Accepted, Answer, Area, Crashed, Refused, Request
 
 SHRINK_SECONDS: Final = 5.0
 """How long one finding may be shrunk; the smallest so far is kept."""
 
+PLAIN_SECONDS: Final = 2.0
+"""How long the smallest may then be made plainer, field by field."""
+
+UNREADABLE: Final = "the answer has a type the contract does not allow"
+"""The complaint where a check itself raised."""
+
 NEVER_OFFERED: Final = 8
 """After so many requests that the implementation does not answer, and none that it does, a stream is left out."""
+
+DECLARED: Final = "declared-deviations"
+"""The stream of the examples of declared deviations."""
 
 Progress = Callable[[str, int], None]
 """Called with a stream's name and the number of examples just done."""
 
 
 def streams_for(areas: Iterable[Area], implementation: Any) -> list[Stream]:
-    """The streams of some areas, in the areas' order; an implementation may bring more of its own."""
-    own = getattr(implementation, "streams", lambda _area: ())
-    return [stream for area in Area if area in set(areas) for stream in (*request_streams(area), *own(area))]
+    """Return the streams of some areas, in the areas' order, and in each the examples of the declared deviations."""
+    chosen = [area for area in Area if area in set(areas)]
+    return [stream for area in chosen for stream in (*declared_examples(area, implementation), *request_streams(area))]
+
+
+def declared_examples(area: Area, implementation: Any) -> Iterator[Stream]:
+    """Yield the examples of an implementation's deviations: whether one occurs must not depend on what is drawn."""
+    examples = tuple(item for one in implementation.deviations if one.area is area for item in one.examples)
+    if examples:
+        yield Stream(DECLARED, area, st.sampled_from(examples), 0.3, every=examples)
 
 
 @define
@@ -61,7 +82,6 @@ class Check:
     """Whether to look for the smallest input of every disagreement."""
     progress: Progress = lambda _name, _count: None
     report: Report = field(init=False)
-    _codes: dict[Area, set[str]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         deviations = [item for item in self.implementation.deviations if item.area in self.areas]
@@ -72,17 +92,29 @@ class Check:
             seed=self.seed,
             max_examples=self.max_examples,
             declared={item.id: item.sentence for item in deviations},
-            invariants={item.id: InvariantTally() for area in self.areas for item in of_area(area)},
-            codes={(area, code): CodeTally() for area in self.areas for code in reachable(area)},
+            invariants={
+                item.id: InvariantTally(offered=self._offers(item.requests))
+                for area in self.areas
+                for item in of_area(area)
+            },
+            codes={
+                (area, reach.name): CodeTally(offered=self._offers(reach.kinds))
+                for area in self.areas
+                for reach in reaches(area)
+            },
         )
-        self._codes = {area: set(reachable(area)) for area in self.areas}
+
+    def _offers(self, kinds: Iterable[type[Request]]) -> bool:
+        return any(offers(self.implementation, kind) for kind in kinds)
 
     @property
     def planned(self) -> int:
-        """How many examples a run asks for."""
-        return sum(self._examples(stream) for stream in streams_for(self.areas, self.implementation))
+        """How many examples a run has."""
+        return sum(map(self._examples, streams_for(self.areas, self.implementation)))
 
     def _examples(self, stream: Stream) -> int:
+        if stream.every:
+            return len(stream.every)
         return self.profile.examples(stream.weight, drives_code=bool(stream.codes), limit=self.max_examples)
 
     def run(self) -> Report:
@@ -112,7 +144,7 @@ class Check:
             try:
                 expected, actual = both_answers(self.implementation, request)
             except LeftOut:
-                self.report.left_out += 1
+                self.leave_out(stream.area, request)
                 return
             for finding in self.record(stream, request, expected, actual, done):
                 tally = self.report.invariants[finding.invariant.id]
@@ -127,46 +159,56 @@ class Check:
 
         examples = self._examples(stream)
         with suppress(_NotOffered):
-            exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
+            if stream.every:
+                for request in stream.every:
+                    count(request)
+            else:
+                exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
         self.progress(stream.name, max(0, examples - done))
+        if not self.shrink or stream.every or not stream.weight:
+            return
         for finding in fresh:
-            smallest = self._shrink(stream, finding, examples) if self.shrink and stream.weight else finding
+            smallest = self._shrink(stream, finding, examples)
             if finding.deviation is None:
                 self.report.invariants[finding.invariant.id].finding = smallest
             else:
                 self.report.deviations[finding.deviation] = smallest
 
     def record(self, stream: Stream, request: Request, expected: Any, actual: Any, after: int) -> list[Finding]:
-        """Count one request and its answers; all that is wrong with them, declared deviations included."""
+        """Count one request and its answers; return all that is wrong with them, declared deviations included."""
         self.report.requests += 1
-        self._count_code(stream.area, request, expected, actual)
         realized = realize_request(request)
         found: list[Finding] = []
         for name, tally in self.report.invariants.items():
             if not BY_ID[name].covers(request):
                 continue
             tally.examples += 1
+            tally.refused += isinstance(actual, Refused)
+            tally.silent += BY_ID[name].of_values and not isinstance(actual, Accepted)
             finding = self.finding(BY_ID[name], request, realized, expected, actual, stream.name, after)
             if finding is not None:
                 found.append(finding)
                 if finding.deviation is not None:
                     counts = self.report.deviation_counts
                     counts[finding.deviation] = counts.get(finding.deviation, 0) + 1
+        for reach in met(stream.area, request, expected):
+            code = self.report.codes[stream.area, reach.name]
+            code.driven += 1
+            if same_code(expected, actual) if reach.place in ALONE else not found:
+                code.right += 1
+            elif deviation_of(self.implementation, request, expected, actual) is not None:
+                code.excused += 1
         return found
 
-    def _count_code(self, area: Area, request: Request, expected: Any, actual: Any) -> None:
-        code = driven_code(expected, self._codes[area])
-        if code is not None:
-            tally = self.report.codes[area, code]
-            tally.driven += 1
-            if answered_rightly(expected, actual):
-                tally.right += 1
-            elif self._deviation(request, expected, actual) is not None:
-                tally.excused += 1
-
-    def _deviation(self, request: Request, expected: Any, actual: Any) -> str | None:
-        declared = self.implementation.deviations
-        return next((known.id for known in declared if known.applies(request, expected, actual)), None)
+    def leave_out(self, area: Area, request: Request) -> None:
+        """Count a request that could not be put to the implementation."""
+        self.report.left_out += 1
+        for name, tally in self.report.invariants.items():
+            tally.left_out += BY_ID[name].covers(request)
+        # A value that cannot be made here has no answer either, so nothing is known about its code.
+        with suppress(LeftOut):
+            for reach in met(area, request, answer(realize_request(request))):
+                self.report.codes[area, reach.name].left_out += 1
 
     def finding(
         self,
@@ -178,37 +220,55 @@ class Check:
         stream: str,
         after: int,
     ) -> Finding | None:
-        """What is wrong with two answers by one invariant, if anything."""
-        try:
-            complaint = item.check(realized, expected, actual)
-        except Exception as error:
-            complaint = f"the answer is not of the contract's types ({type(error).__name__}: {error})"
+        """Return what is wrong with two answers by one invariant, if anything."""
+        complaint = complaint_of(item, realized, expected, actual)
         if complaint is None:
             return None
-        known = self._deviation(request, expected, actual)
-        return Finding(item.id, request, expected, actual, complaint, stream, after, known)
+        known = deviation_of(self.implementation, request, expected, actual)
+        return Finding(item.id, request, expected, showable(actual), complaint, stream, after, known)
 
     def _shrink(self, stream: Stream, first: Finding, examples: int) -> Finding:
         best = first
         deadline = time.monotonic() + SHRINK_SECONDS
 
-        def violates(request: Request) -> None:
-            nonlocal best
+        def again(request: Request) -> Finding | None:
             if time.monotonic() > deadline:
                 raise _OutOfTime
             try:
                 expected, actual = both_answers(self.implementation, request)
             except LeftOut:
-                return
+                return None
             realized = realize_request(request)
             found = self.finding(first.invariant, request, realized, expected, actual, stream.name, first.after)
-            if found is not None and found.deviation == first.deviation:
+            return found if found is not None and found.deviation == first.deviation else None
+
+        def violates(request: Request) -> None:
+            nonlocal best
+            found = again(request)
+            if found is not None:
                 best = found
                 raise _Violated
 
+        def still(request: Request) -> bool:
+            nonlocal best
+            found = again(request)
+            if found is None or outline(found) != outline(best):
+                return False
+            best = found
+            return True
+
         with suppress(_Violated, _OutOfTime, Flaky):
             exercise(stream.strategy, violates, examples, self.seed, (Phase.generate, Phase.shrink))
+        deadline = time.monotonic() + PLAIN_SECONDS
+        with suppress(_OutOfTime):
+            plainer(best.request, still)
         return best
+
+
+def outline(finding: Finding) -> tuple[object, ...]:
+    """Return what stays while a finding becomes plainer: how both sides answered, and which field is wrong."""
+    sides = [(type(one), (reason_of(one) or "").partition(":")[0]) for one in (finding.expected, finding.actual)]
+    return (*sides, getattr(finding.actual, "error", None), re.sub(r"\d+|: .*", "", finding.complaint))
 
 
 class _Violated(Exception):
@@ -224,8 +284,26 @@ class _OutOfTime(BaseException):
 
 
 def both_answers(implementation: Any, request: Request) -> tuple[Any, Any]:
-    """The contract's answer and the implementation's, each to its own copy of the request."""
-    return answer(realize_request(request)), ask(implementation, realize_request(request))
+    """Return the contract's answer and the implementation's, each to its own copy of the request."""
+    actual = ask(implementation, realize_request(request))
+    return answer_to(realize_request(request), actual), actual
+
+
+def complaint_of(item: Invariant, realized: Request, expected: Any, actual: Any) -> str | None:
+    """Return what is wrong with two answers by one invariant, or None; an answer that no check can read is wrong."""
+    try:
+        return item.check(realized, expected, actual)
+    except Exception as error:
+        return f"{UNREADABLE} ({type(error).__name__}: {message_of(error)})"
+
+
+def showable(answer: Answer) -> Answer:
+    """Return an answer; in place of one whose value cannot be shown, a crash that says so."""
+    try:
+        repr(answer)
+    except Exception as error:
+        return Crashed(type(error).__name__, f"an answer that cannot be shown: {message_of(error)}"[:200])
+    return answer
 
 
 def exercise(

@@ -15,21 +15,21 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from rollproof.properties.errors import InputError
-from rollproof.properties.gate.files import answer_text, printable, replay_path
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.results import Finding, Report
-from rollproof.spec.invariant import Invariant
-from rollproof.spec.invariants import BY_ID
+from rollproof.properties.gate.text import answer_text, printable, repeated, replay_path
+from rollproof.spec.judge.catalogue import BY_ID
+from rollproof.spec.judge.invariant import Invariant, shortened
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT: Final = "%SRCROOT%"
-"""What relative paths are relative to: the folder in which the check ran."""
+"""The base of relative paths: the folder in which the check ran."""
 LONGEST_ANSWER: Final = 600
 """Characters of an answer in a message; the replay file repeats the whole."""
 
 
 def sarif_log(reports: Sequence[Report], replays: Path) -> dict[str, Any]:
-    """Every finding of some reports as a SARIF log; ``replays`` is the folder of their replay files."""
+    """Return every finding of some reports as a SARIF log; ``replays`` is the folder of their replay files."""
     names = list(dict.fromkeys(name for report in reports for name in report.invariants))
     results = [result(report, finding, names, replays) for report in reports for finding in findings(report)]
     driver = {
@@ -48,12 +48,12 @@ def sarif_log(reports: Sequence[Report], replays: Path) -> dict[str, Any]:
 
 
 def findings(report: Report) -> list[Finding]:
-    """What does not hold, then what was declared not to."""
+    """Return what does not hold, then what was declared not to."""
     return [*report.falsified, *report.deviations.values()]
 
 
 def rule(item: Invariant) -> dict[str, Any]:
-    """An invariant as a rule."""
+    """Return an invariant as a rule."""
     text = f"{item.sentence} Contract section {item.section}; see: rollproof rules {item.id}"
     return {
         "id": item.id,
@@ -70,16 +70,17 @@ def rule(item: Invariant) -> dict[str, Any]:
 
 
 def result(report: Report, finding: Finding, names: list[str], replays: Path) -> dict[str, Any]:
-    """A finding as a result. Its fingerprint stays while the same rule fails for the same implementation."""
+    """Return a finding as a result. Its fingerprint stays while the same rule fails for the same implementation."""
     identity = "\0".join([report.implementation, finding.invariant_id, finding.deviation or ""])
+    fingerprint = hashlib.sha256(identity.encode("utf-8", "backslashreplace")).hexdigest()
     replay = replay_path(replays, report.implementation, finding.deviation or finding.invariant_id)
     place = adapter_location(report.implementation)
     lines = [
         f"{report.implementation}: {finding.invariant.sentence}",
         finding.complaint,
-        f"The contract: {answer_text(finding.expected):.{LONGEST_ANSWER}}",
-        f"The implementation: {answer_text(finding.actual):.{LONGEST_ANSWER}}",
-        f"To repeat it: rollproof replay {replay}",
+        f"The contract: {shortened(answer_text(finding.expected), LONGEST_ANSWER)}",
+        f"The implementation: {shortened(answer_text(finding.actual), LONGEST_ANSWER)}",
+        f"To repeat it: {repeated('rollproof replay', replay, report.implementation)}",
     ]
     content: dict[str, Any] = {
         "ruleId": finding.invariant_id,
@@ -87,19 +88,19 @@ def result(report: Report, finding: Finding, names: list[str], replays: Path) ->
         "level": "error",
         "message": {"text": printable("\n".join(lines))},
         "locations": [physical(*place) if place else physical(replay)],
-        "partialFingerprints": {"rollproof/v1": hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()},
-        "properties": {"implementation": report.implementation, "stream": finding.stream},
+        "partialFingerprints": {"rollproof/v1": fingerprint},
+        "properties": {"implementation": printable(report.implementation), "stream": finding.stream},
     }
     if place:
         content["relatedLocations"] = [{"id": 1, "message": {"text": "smallest input"}, **physical(replay)}]
-    if finding.deviation is not None:
+    if finding.deviation is not None and not report.strict:
         reason = f"declared deviation {finding.deviation}: {report.declared[finding.deviation]}"
         content |= {"level": "note", "suppressions": [{"kind": "inSource", "justification": printable(reason)}]}
     return content
 
 
 def adapter_location(name: str) -> tuple[Path, int] | None:
-    """File and line of the adapter called ``name``; None where it has no source below the working directory."""
+    """Return file and line of the adapter called ``name``; None where it has no source below the working directory."""
     try:
         kind = type(load_implementation(name))
         path = Path(inspect.getsourcefile(kind) or "").resolve()
@@ -110,7 +111,7 @@ def adapter_location(name: str) -> tuple[Path, int] | None:
 
 
 def physical(path: Path, line: int = 1) -> dict[str, Any]:
-    """A place in a file: relative to the working directory where it lies below it."""
+    """Return a place in a file: relative to the working directory where the file is below it."""
     whole = path.resolve()
     here = Path.cwd().resolve()
     where = (
@@ -122,5 +123,5 @@ def physical(path: Path, line: int = 1) -> dict[str, Any]:
 
 
 def folder_uri(path: Path) -> str:
-    """A folder as a URI that others can be relative to."""
+    """Return a folder as a URI that others can be relative to."""
     return f"{path.resolve().as_uri()}/"

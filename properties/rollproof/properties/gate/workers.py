@@ -1,36 +1,40 @@
-"""Spreading a check over processes, one task per implementation and area, and showing how far it is.
+"""Spreading a check over processes, one task per implementation and area, and showing the progress.
 
 Every task draws its own examples from the seed, so the findings do not depend on how many processes there are.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from queue import Empty
-from typing import Any
+from operator import itemgetter
+from typing import Final
 
 from attrs import frozen
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from rollproof.properties.dataplanes import MEMORY, over
+from rollproof.properties.adapters.data_planes import MEMORY, over
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.profiles import PROFILES
 from rollproof.properties.gate.results import Report
 from rollproof.properties.gate.run import Check
-from rollproof.spec.requests import Area
+from rollproof.properties.processes import processes, tell
+from rollproof.spec.judge.requests import Area
 
 Advance = Callable[[str, str, int], None]
 """Called with an implementation's name, a stream's name, and the number of examples just done."""
 
 
+PRELOAD: Final = (__name__, "rollproof.properties.adapters.ours", "rollproof.properties.nemo_gym.captured")
+"""Modules that are slow to import and used by every task."""
+
+
 @frozen
 class Task:
-    """One area of one implementation, as a worker is told about it."""
+    """One area of one implementation, as a worker gets it."""
 
     implementation: str
     area: Area
@@ -40,7 +44,7 @@ class Task:
     data_plane: str = MEMORY
 
     def check(self) -> Check:
-        """The check to run."""
+        """Return the check to run."""
         implementation = over(load_implementation(self.implementation), self.data_plane)
         return Check(implementation, (self.area,), PROFILES[self.profile], self.seed, self.max_examples)
 
@@ -61,27 +65,46 @@ def run_tasks(console: Console, tasks: Sequence[Task], jobs: int) -> list[Report
 
 @contextmanager
 def shown(console: Console, tasks: Sequence[Task], planned: Sequence[int]) -> Iterator[Advance]:
-    """A progress bar per implementation."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bars = {task.implementation: progress.add_task(task.implementation, total=0) for task in tasks}
-        for name, bar in bars.items():
-            pairs = zip(tasks, planned, strict=True)
-            progress.update(bar, total=sum(count for task, count in pairs if task.implementation == name))
+    """Show a progress bar per implementation: what is checked, how far it is, and how long it will still take.
 
-        def advance(name: str, stream: str, count: int) -> None:
-            progress.update(bars[name], advance=count, description=f"{name}: {stream}")
+    When interrupted, say how much was checked.
+    """
+    totals: Counter[str] = Counter()
+    for task, count in zip(tasks, planned, strict=True):
+        totals[task.implementation] += count
+    done: Counter[str] = Counter()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            bars = {name: progress.add_task(name, total=total) for name, total in totals.items()}
 
-        yield advance
+            def advance(name: str, stream: str, count: int) -> None:
+                done[name] += count
+                progress.update(bars[name], advance=count, description=f"{name}: {stream}")
+
+            yield advance
+    except KeyboardInterrupt:
+        for name, total in totals.items():
+            console.print(
+                f"{name}: interrupted after {done[name]:,} of {total:,} examples", highlight=False, markup=False
+            )
+        raise
 
 
 def run_here(tasks: Sequence[Task], advance: Advance) -> list[Report]:
-    """One task after the other, in this process."""
+    """Run one task after the other, in this process."""
     return [run_task(task, advance) for task in tasks]
 
 
 def run_task(task: Task, advance: Advance) -> Report:
-    """One task; the report carries the name under which the implementation was asked for."""
+    """Run one task; the report carries the name under which the implementation was requested."""
     check = task.check()
     check.report.implementation = task.implementation
     check.progress = lambda stream, count: advance(task.implementation, f"{task.area} · {stream}", count)
@@ -89,53 +112,25 @@ def run_task(task: Task, advance: Advance) -> Report:
 
 
 def run_apart(tasks: Sequence[Task], planned: Sequence[int], jobs: int, advance: Advance) -> list[Report]:
-    """The longest tasks first, each in one of ``jobs`` worker processes."""
-    context = worker_context()
-    with (
-        context.Manager() as manager,
-        ProcessPoolExecutor(min(jobs, len(tasks)), context) as pool,
-    ):
-        progress = manager.Queue()
-        order = sorted(range(len(tasks)), key=lambda index: -planned[index])
-        futures = {index: pool.submit(work, tasks[index], progress) for index in order}
-        follow(list(futures.values()), progress, advance)
-        return [futures[index].result() for index in range(len(tasks))]
+    """Run the longest tasks first, each in one of ``jobs`` worker processes."""
+    order = sorted(range(len(tasks)), key=lambda index: -planned[index])
+    with processes(min(jobs, len(tasks)), preload=PRELOAD) as workers:
+        reports = workers.run(work, [(tasks[index],) for index in order], lambda message: advance(*message))
+    return [report for _, report in sorted(zip(order, reports, strict=True), key=itemgetter(0))]
 
 
-def worker_context() -> Any:
-    """Processes that inherit what is slow to import, where the platform can: they start from a clean server."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "rollproof.properties.adapters.ours", "rollproof.properties.captured"])
-    return context
-
-
-def work(task: Task, progress: Any) -> Report:
-    """In a worker: run a task, and send what was done about ten times a second."""
-    done: dict[str, int] = {}
-    sent = time.monotonic()
+def work(task: Task) -> Report:
+    """Run a task in a worker, and report what was done about ten times a second."""
+    done = 0
+    told = time.monotonic()
 
     def advance(name: str, stream: str, count: int) -> None:
-        nonlocal sent
-        done[stream] = done.get(stream, 0) + count
-        if time.monotonic() - sent > 0.1:
-            progress.put((name, stream, sum(done.values())))
-            done.clear()
-            sent = time.monotonic()
+        nonlocal done, told
+        done += count
+        if time.monotonic() - told > 0.1:
+            tell((name, stream, done))
+            done, told = 0, time.monotonic()
 
     report = run_task(task, advance)
-    progress.put((task.implementation, task.area.value, sum(done.values())))
+    tell((task.implementation, task.area.value, done))
     return report
-
-
-def follow(futures: Sequence[Future[Report]], progress: Any, advance: Advance) -> None:
-    """Show what the workers send, until all are done."""
-    while True:
-        pending = wait(futures, timeout=0).not_done
-        try:
-            while True:
-                advance(*progress.get(timeout=0.1))
-        except Empty:
-            if not pending:
-                return

@@ -1,4 +1,4 @@
-"""Data planes that kill the process they are in, or fail at random: what a real finalizer is put through."""
+"""Data planes that kill the process they are in, or fail at random: the tests of a real finalizer."""
 
 from __future__ import annotations
 
@@ -11,46 +11,73 @@ from typing import Any
 
 from attrs import define, field
 
-from rollproof.properties.machine.faults import FAULTS, Armed, Crash, FaultyPlane, Operation
+from rollproof.properties.machine.faults import FAULTS, Armed, Crash, Fault, FaultyPlane, Operation
 
 
 @define(eq=False)
 class DyingPlane:
-    """Ends the process before its first ``operation``; the file ``marker`` says that it has done so already.
+    """Ends the process at its first ``operation``: before it, half-way or after it, as the ``fault`` says.
 
-    With ``hangs`` it waits there without end.
+    The file ``marker`` then holds the process's id, and no process dies any more. With ``hangs`` it waits there
+    forever, for somebody to kill it.
     """
 
     inner: Any
     operation: Operation
     marker: str
     hangs: bool = False
+    fault: Fault = Fault.CRASH_BEFORE
 
-    def _die(self, operation: Operation) -> None:
-        if operation == self.operation and not Path(self.marker).exists():
-            Path(self.marker).touch()
-            while self.hangs:
-                time.sleep(1)
-            os._exit(1)
+    def _act(self, operation: Operation, act: Callable[[Any], Any]) -> Any:
+        if operation != self.operation or Path(self.marker).exists():
+            return act(self.inner)
+        faulty = FaultyPlane(self.inner)
+        faulty.arm([Armed(operation, 0, self.fault, 1)])
+        try:
+            return act(faulty)
+        except Crash:
+            written = Path(f"{self.marker}.{os.getpid()}")
+            written.write_text(f"{os.getpid()}")
+            written.replace(self.marker)
+        while self.hangs:
+            time.sleep(1)
+        os._exit(1)
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
-        """A read."""
-        self._die("get")
-        return self.inner.get_samples(sample_ids, partition_id, select_fields)
+        """Read rows."""
+        return self._act("get", lambda plane: plane.get_samples(sample_ids, partition_id, select_fields))
 
     def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any = None, tags: Any = None) -> None:
-        """A write."""
-        self._die("put")
-        self.inner.put_samples(sample_ids, partition_id, fields, tags)
+        """Write rows."""
+        self._act("put", lambda plane: plane.put_samples(sample_ids, partition_id, fields, tags))
 
     def clear_samples(self, sample_ids: list[str], partition_id: str) -> None:
-        """A removal."""
-        self._die("clear")
-        self.inner.clear_samples(sample_ids, partition_id)
+        """Remove rows."""
+        self._act("clear", lambda plane: plane.clear_samples(sample_ids, partition_id))
 
     def tags(self, partition_id: str) -> Any:
-        """The tags of a partition's rows."""
+        """Return the tags of a partition's rows."""
         return self.inner.tags(partition_id)
+
+
+@define(eq=False)
+class JournalPlane:
+    """Adds a line to ``file`` for every put that begins: with the put's partition and how many rows it has."""
+
+    inner: Any
+    file: str
+
+    def __reduce__(self) -> tuple[type[JournalPlane], tuple[Any, str]]:
+        return type(self), (self.inner, self.file)
+
+    def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any = None, tags: Any = None) -> None:
+        """Write rows."""
+        with Path(self.file).open("a", encoding="utf-8") as file:
+            file.write(f"{len(sample_ids)} into {partition_id}\n")
+        self.inner.put_samples(sample_ids, partition_id, fields, tags)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 @define(eq=False)
@@ -81,17 +108,17 @@ class StormyPlane:
             os._exit(1)
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
-        """A read."""
+        """Read rows."""
         return self._weathered("get", lambda: self._faulty.get_samples(sample_ids, partition_id, select_fields))
 
     def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any = None, tags: Any = None) -> None:
-        """A write."""
+        """Write rows."""
         self._weathered("put", lambda: self._faulty.put_samples(sample_ids, partition_id, fields, tags))
 
     def clear_samples(self, sample_ids: list[str], partition_id: str) -> None:
-        """A removal."""
+        """Remove rows."""
         self._weathered("clear", lambda: self._faulty.clear_samples(sample_ids, partition_id))
 
     def tags(self, partition_id: str) -> Any:
-        """The tags of a partition's rows."""
+        """Return the tags of a partition's rows."""
         return self.inner.tags(partition_id)

@@ -5,6 +5,7 @@ It wraps a real one. A fault is armed for the n-th operation of a kind and strik
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -14,6 +15,7 @@ from attrs import define, field, frozen
 from tensordict import TensorDict
 
 from rollproof.impl.columns import column_rows
+from rollproof.impl.dataplane import MissingRows
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 
 Operation = Literal["get", "put", "clear"]
@@ -21,7 +23,7 @@ Row = dict[str, torch.Tensor]
 
 
 class Crash(BaseException):
-    """The finalizer's process dies here: nothing of it runs on, no ``except Exception`` holds it."""
+    """The finalizer's process dies here: nothing of it continues, no ``except Exception`` catches it."""
 
 
 class Fault(StrEnum):
@@ -29,6 +31,8 @@ class Fault(StrEnum):
 
     REFUSE = "refuse"
     """An error; nothing happened."""
+    ODD_ERROR = "odd-error"
+    """An error of a type by which other planes say that a row is missing; nothing happened."""
     TIME_OUT = "time-out"
     """It happened, and the answer is a TimeoutError."""
     CRASH_BEFORE = "crash-before"
@@ -46,13 +50,21 @@ class Fault(StrEnum):
     """A read with one vector cut by its last element."""
     FLIP = "flip"
     """A read with one bit of one column changed."""
+    EMPTY = "empty"
+    """A read without any row, although all are there."""
+    DENY = "deny"
+    """``MissingRows``, although all rows are there."""
+    CLAIM = "claim"
+    """A bare ``KeyError`` with the key of a row that is there, once."""
     LOSE = "lose"
     """A read after which one of its rows is no longer there."""
 
 
-ANYWHERE: Final = (Fault.REFUSE, Fault.TIME_OUT, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+ANYWHERE: Final = (Fault.REFUSE, Fault.ODD_ERROR, Fault.TIME_OUT, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 BREAKING_OFF: Final = (Fault.HALF, Fault.CRASH_HALF)
-LYING: Final = (Fault.MISS, Fault.REORDER, Fault.DUPLICATE, Fault.TRUNCATE, Fault.FLIP, Fault.LOSE)
+ABOUT_ROWS: Final = (Fault.MISS, Fault.EMPTY, Fault.DENY, Fault.CLAIM, Fault.DUPLICATE)
+"""Lies about which rows there are: recovery's reads are told these, too, but not the same one twice."""
+LYING: Final = (*ABOUT_ROWS, Fault.REORDER, Fault.TRUNCATE, Fault.FLIP, Fault.LOSE)
 FAULTS: Final[dict[Operation, tuple[Fault, ...]]] = {
     "get": (*ANYWHERE, *LYING),
     "put": (*ANYWHERE, *BREAKING_OFF),
@@ -62,12 +74,25 @@ FAULTS: Final[dict[Operation, tuple[Fault, ...]]] = {
 
 
 EVIDENCE_COLUMNS: Final = 2
-"""A read of at most so many columns asks whether rows are there, or for lengths: it is not lied to."""
+"""A read of at most so many columns asks whether rows are there, or for lengths."""
+
+
+def odd_error(choice: int) -> Exception:
+    """Return an error that is a KeyError, a ValueError or a LookupError, and says nothing about rows."""
+    errors: tuple[Exception, ...] = (
+        ValueError("I/O operation on closed file"),
+        KeyError("controller"),
+        json.JSONDecodeError("Expecting value", "", 0),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        IndexError("list index out of range"),
+        KeyError(choice),
+    )
+    return errors[choice % len(errors)]
 
 
 @frozen
 class Armed:
-    """A fault that waits for the operation after ``skip`` others of its kind; ``choice`` says where it strikes."""
+    """A fault that waits for the operation after ``skip`` others of its kind; ``choice`` selects what it affects."""
 
     operation: Operation
     skip: int
@@ -77,7 +102,7 @@ class Armed:
 
 @define(eq=False)
 class FaultyPlane:
-    """``inner``, with faults. Lies concern reads of whole rows: what is there at all, the plane says truthfully."""
+    """``inner``, with faults. The memory of an answer is used again as soon as the next operation begins."""
 
     inner: Any
     lose: Callable[[list[str], str], None] | None = None
@@ -87,21 +112,44 @@ class FaultyPlane:
     """The faults that have struck since the last ``arm``."""
     raised: Exception | None = None
     """The last error that a fault raised."""
+    intruder: Callable[[], None] | None = None
+    """What happens once in the middle of the next removal."""
     _counts: dict[Operation, int] = field(factory=dict)
+    _lied_about_rows: bool = False
+    _lent: list[torch.Tensor] = field(factory=list)
 
     def arm(self, faults: list[Armed]) -> None:
         """Forget the faults that did not strike, and wait for these."""
         self.armed, self.struck, self.raised, self._counts = list(faults), [], None, {}
+        self._lied_about_rows, self.intruder = False, None
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
-        """A read."""
+        """Read rows."""
+        self._spoil()
+        answer = self._read(sample_ids, partition_id, select_fields)
+        for name in select_fields:
+            column = answer.get(name, None)
+            if isinstance(column, torch.Tensor):
+                self._lent.append(column.values() if column.is_nested else column)
+        return answer
+
+    def _spoil(self) -> None:
+        for lent in self._lent:
+            lent.fill_(1)
+        self._lent = []
+
+    def _read(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
         armed = self._strikes("get")
 
         def read() -> Any:
             return self.inner.get_samples(sample_ids, partition_id, select_fields)
 
-        if armed is None or (armed.fault in LYING and len(select_fields) <= EVIDENCE_COLUMNS):
+        if armed is None:
             return read()
+        if armed.fault in LYING and len(select_fields) <= EVIDENCE_COLUMNS:
+            if armed.fault not in ABOUT_ROWS or self._lied_about_rows:
+                return read()
+            self._lied_about_rows = True
         if armed.fault not in LYING:
             return self._around(armed, read)
         if armed.fault is Fault.LOSE:
@@ -109,10 +157,16 @@ class FaultyPlane:
             lost = [sample_ids[armed.choice % len(sample_ids)]]
             (self.inner.clear_samples if self.lose is None else self.lose)(lost, partition_id)
             return answer
+        if armed.fault is Fault.DENY:
+            raise MissingRows(partition_id, sample_ids)
+        if armed.fault is Fault.CLAIM:
+            self._claim(sample_ids[armed.choice % len(sample_ids)], partition_id, sample_ids, select_fields)
+        if armed.fault is Fault.EMPTY:
+            return TensorDict({}, batch_size=[0])
         return self._lied(armed, sample_ids, partition_id, select_fields)
 
     def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any = None, tags: Any = None) -> None:
-        """A publication."""
+        """Publish rows."""
 
         def put(count: int) -> None:
             rows = {name: column_rows(column)[:count] for name, column in fields.items()}
@@ -125,12 +179,17 @@ class FaultyPlane:
         self._write("put", sample_ids, put, lambda: self.inner.put_samples(sample_ids, partition_id, fields, tags))
 
     def clear_samples(self, sample_ids: list[str], partition_id: str) -> None:
-        """A removal."""
+        """Remove rows."""
+
+        def every() -> None:
+            intruder, self.intruder = self.intruder, None
+            if intruder is not None:
+                self.inner.clear_samples(sample_ids[: len(sample_ids) // 2], partition_id)
+                intruder()
+            self.inner.clear_samples(sample_ids, partition_id)
+
         self._write(
-            "clear",
-            sample_ids,
-            lambda count: self.inner.clear_samples(sample_ids[:count], partition_id),
-            lambda: self.inner.clear_samples(sample_ids, partition_id),
+            "clear", sample_ids, lambda count: self.inner.clear_samples(sample_ids[:count], partition_id), every
         )
 
     # ── striking ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,14 +203,26 @@ class FaultyPlane:
                 return armed
         return None
 
+    def _claim(self, key: str, partition_id: str, sample_ids: list[str], select_fields: list[str]) -> None:
+        """Say that a row is missing. That is a fault only where all rows of the read are there."""
+        try:
+            there = self.inner.get_samples(sample_ids, partition_id, select_fields).batch_size[0]
+        except MissingRows:
+            there = 0
+        if there < len(sample_ids):
+            raise KeyError(key)
+        self._fail(KeyError(key))
+
     def _fail(self, error: Exception) -> None:
         self.raised = error
         raise error
 
     def _around(self, armed: Armed, act: Callable[[], Any]) -> Any:
-        """An error or a crash before or after an operation."""
+        """Raise an error or crash before or after an operation."""
         if armed.fault is Fault.REFUSE:
             self._fail(ConnectionError("injected refusal"))
+        if armed.fault is Fault.ODD_ERROR:
+            self._fail(odd_error(armed.choice))
         if armed.fault is Fault.CRASH_BEFORE:
             raise Crash
         act()
@@ -162,6 +233,7 @@ class FaultyPlane:
     def _write(
         self, operation: Operation, ids: list[str], some: Callable[[int], None], every: Callable[[], None]
     ) -> None:
+        self._spoil()
         armed = self._strikes(operation)
         if armed is None:
             every()
@@ -175,21 +247,23 @@ class FaultyPlane:
             self._fail(ConnectionError("injected break-off"))
 
     def _lied(self, armed: Armed, keys: list[str], partition: str, columns: list[str]) -> Any:
-        """A read answered with rows that were changed on the way."""
+        """Answer a read with rows that were changed on the way."""
         rows: list[Row] = []
         for key in keys:
             try:
                 found = self.inner.get_samples([key], partition, columns)
-            except (KeyError, ValueError):
+            except MissingRows:
                 continue
             rows.append({name: column_rows(column)[0] for name, column in found.items()})
         if rows:
             rows = changed(rows, armed)
+        if not rows:
+            return TensorDict({}, batch_size=[0])
         scratch = MemoryDataPlane()
         names = [f"{index}" for index in range(len(rows))]
         for name, row in zip(names, rows, strict=True):
             scratch.put_samples([name], "", _one(row))
-        return scratch.get_samples(names or ["none"], "", columns)
+        return scratch.get_samples(names, "", columns)
 
 
 def _one(row: Row) -> TensorDict:
@@ -197,7 +271,7 @@ def _one(row: Row) -> TensorDict:
 
 
 def changed(rows: list[Row], armed: Armed) -> list[Row]:
-    """The rows of a read after a lie; ``armed.choice`` says which row, column and bit."""
+    """Return the rows of a read after a lie; ``armed.choice`` selects row, column and bit."""
     row = armed.choice % len(rows)
     rest = armed.choice // len(rows)
     match armed.fault:
@@ -216,7 +290,7 @@ def changed(rows: list[Row], armed: Armed) -> list[Row]:
 
 
 def flipped(value: torch.Tensor, bit: int) -> torch.Tensor:
-    """A copy with one bit changed, counted through the bytes of the value; a bool is negated."""
+    """Return a copy with one bit changed, counted through the bytes of the value; a bool is negated."""
     if not value.numel():
         return value
     if value.dtype is torch.bool:

@@ -1,12 +1,13 @@
 """Groups in flight over a data plane that fails: stage, finalize, crash, recover, consume, in any order.
 
 After every step: a group has N rows or none, unless its finalizer's fate is unknown; what is there is the contract's
-row for what was truly staged, or a placeholder; and no group's staging outlives it. What a single write must never do
-is watched by ``watch.WatchedPlane``.
+row for what was truly staged, or a placeholder; and no group's staging outlives it. ``watch.WatchedPlane`` checks
+what a single write must never do.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
@@ -18,13 +19,13 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from rollproof.impl.reassembler import CleanupError, PublishError, RolloutReassembler
-from rollproof.impl.recovery import Recovery, Undecidable, run
-from rollproof.properties.machine.faults import FAULTS, Armed, Crash, FaultyPlane
+from rollproof.impl.reassembler import CleanupError, GroupInFlight, PublishError, RolloutReassembler
+from rollproof.impl.recovery import Contradiction, Recovery, Undecidable, run
+from rollproof.properties.adapters.recording import published_rows
+from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.machine.faults import ABOUT_ROWS, FAULTS, Armed, Crash, Fault, FaultyPlane
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, group_of
 from rollproof.properties.machine.watch import Violation, WatchedPlane
-from rollproof.properties.recording import published_rows
-from rollproof.properties.tensors import row_fields
 from rollproof.spec.plane import PublishedRow
 from rollproof.spec.staged import Row
 
@@ -32,7 +33,7 @@ MAX_IN_FLIGHT = 4
 
 
 class State(StrEnum):
-    """How far a group is, as its caller knows it."""
+    """A group's progress, as its caller knows it."""
 
     STAGED = "staged"
     UNKNOWN = "unknown"
@@ -44,7 +45,7 @@ class State(StrEnum):
 
 @define(eq=False)
 class InFlight:
-    """A group, how far it is, and the rows that it had once they were known."""
+    """A group, its progress, and the rows that it had once they were known."""
 
     group: Group
     state: State = State.STAGED
@@ -53,7 +54,7 @@ class InFlight:
 
 @define
 class Parts:
-    """What is under test; a broken part must be found."""
+    """The parts under test; a broken part must be found."""
 
     reassembler: Callable[..., RolloutReassembler] = RolloutReassembler
     recovery: Callable[..., Recovery] = Recovery
@@ -62,7 +63,7 @@ class Parts:
 
 
 def fault_lists() -> st.SearchStrategy[list[Armed]]:
-    """Up to three faults, most of them early."""
+    """Draw up to three faults, most of them early."""
     one = st.sampled_from(list(FAULTS)).flatmap(
         lambda operation: st.builds(
             Armed,
@@ -75,8 +76,20 @@ def fault_lists() -> st.SearchStrategy[list[Armed]]:
     return st.lists(one, max_size=3)
 
 
+def recovery_faults() -> st.SearchStrategy[list[Armed]]:
+    """Draw, half of the time, a lie or an odd error about what is there, and nothing else."""
+    one = st.builds(
+        Armed,
+        st.just("get"),
+        st.integers(0, 1),
+        st.sampled_from((*ABOUT_ROWS, Fault.ODD_ERROR)),
+        st.integers(0, 2**12),
+    )
+    return one.map(lambda armed: [armed]) | fault_lists()
+
+
 def group_plans() -> st.SearchStrategy[list[RolloutPlan]]:
-    """One to three rollouts of one to three calls; one in three has a flaw."""
+    """Draw one to three rollouts of one to three calls; one in three has a flaw."""
     lengths = st.tuples(st.integers(0, 2), st.integers(1, 3))
     flaws = st.sampled_from(("",) * 8 + ("no receipt", "poisoned", "unstaged", "foreign"))
     plan = st.builds(RolloutPlan, st.lists(lengths, min_size=1, max_size=3).map(tuple), flaws)
@@ -97,7 +110,7 @@ class FinalizerMachine(RuleBasedStateMachine):
         self.fresh_process()
 
     def fresh_process(self) -> None:
-        """A finalizer as it is after a start."""
+        """Start a new finalizer."""
         self.reassembler = type(self).parts.reassembler(
             self.plane,
             partition_id=TRAIN,
@@ -108,11 +121,11 @@ class FinalizerMachine(RuleBasedStateMachine):
         self.recovery = type(self).parts.recovery(self.plane, TRAIN, STAGING)
 
     def ready(self, *states: State) -> list[InFlight]:
-        """The groups in one of these states."""
+        """Return the groups in one of these states."""
         return [flight for flight in self.flights if flight.state in states]
 
     def drawn(self, data: Any, state: State) -> InFlight:
-        """One of the groups in a state."""
+        """Draw one of the groups in a state."""
         names = {flight.group.request.group_id: flight for flight in self.ready(state)}
         return names[data.draw(st.sampled_from(sorted(names)))]
 
@@ -121,7 +134,7 @@ class FinalizerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.ready(State.STAGED, State.UNKNOWN, State.DONE)) < MAX_IN_FLIGHT)
     @rule(plans=group_plans())
     def stage(self, plans: list[RolloutPlan]) -> None:
-        """Workers stage a group."""
+        """Let workers stage a group."""
         group = group_of(len(self.flights), plans, [flight.group for flight in self.flights])
         for key, row in group.rows.items():
             self.watch.put_samples([key], STAGING, row_fields(dict(row)), [{}])
@@ -131,34 +144,61 @@ class FinalizerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ready(State.STAGED))
     @rule(data=st.data(), faults=fault_lists())
     def finalize(self, data: Any, faults: list[Armed]) -> None:
-        """A finalizer takes a group up, for the first time or after a read that failed."""
+        """Let a finalizer take a group, for the first time or after a read that failed."""
         flight = self.drawn(data, State.STAGED)
         self.act(flight, faults, lambda: run(self.reassembler, flight.group.request))
 
     @precondition(lambda self: self.ready(State.UNKNOWN))
-    @rule(data=st.data(), faults=fault_lists())
+    @rule(data=st.data(), faults=recovery_faults())
     def recover(self, data: Any, faults: list[Armed]) -> None:
-        """Another finalizer recovers a group whose fate is unknown."""
+        """Let another finalizer recover a group whose fate is unknown."""
         flight = self.drawn(data, State.UNKNOWN)
         self.act(flight, faults, lambda: self.recovery.recover(flight.group.request, self.reassembler))
+
+    @precondition(lambda self: self.ready(State.STAGED))
+    @rule(data=st.data())
+    def finalize_twice_at_once(self, data: Any) -> None:
+        """Give another finalizer the same group while one clears it."""
+        flight = self.drawn(data, State.STAGED)
+        errors: list[BaseException] = []
+
+        def intrude() -> None:
+            try:
+                run(self.reassembler, flight.group.request)
+            except Exception as error:
+                errors.append(error)
+
+        def beside() -> None:
+            other = threading.Thread(target=intrude)
+            other.start()
+            other.join()
+
+        def both() -> None:
+            self.plane.intruder = beside
+            run(self.reassembler, flight.group.request)
+
+        self.act(flight, [], both)
+        for error in errors:
+            if not isinstance(error, GroupInFlight):
+                raise Violation(f"two finalizers had {flight.group.request.group_id} at once") from error
 
     @precondition(lambda self: self.ready(State.UNKNOWN))
     @rule(data=st.data())
     def lose_a_row(self, data: Any) -> None:
-        """Storage loses a row of a group, before anybody knows that it is there."""
+        """Lose a row of a group in storage, before anybody knows that it is there."""
         flight = self.drawn(data, State.UNKNOWN)
         self.watch.lose([data.draw(st.sampled_from(flight.group.sample_ids))])
 
     @precondition(lambda self: self.ready(State.DONE))
     @rule(data=st.data())
     def consume(self, data: Any) -> None:
-        """The trainer takes a group that is done, and clears its rows."""
+        """Let the trainer take a group that is done, and clear its rows."""
         flight = self.drawn(data, State.DONE)
         self.watch.clear_samples(list(flight.group.sample_ids), TRAIN)
         flight.state = State.GONE
 
     def act(self, flight: InFlight, faults: list[Armed], step: Callable[[], Any]) -> None:
-        """One call of a finalizer under faults, and what its caller makes of the outcome."""
+        """Make one call of a finalizer under faults, and draw the caller's conclusions from the outcome."""
         before = flight.state
         self.plane.arm(faults)
         self.watch.acting = flight.group
@@ -169,8 +209,12 @@ class FinalizerMachine(RuleBasedStateMachine):
             self.fresh_process()
         except Undecidable:
             self.discard(flight)
+        except Contradiction:
+            flight.state = before
         except (PublishError, CleanupError) as error:
             self.expect_injected(error.__cause__)
+            if error.published and not self.watch.is_published(flight.group):
+                raise Violation(f"{error}, but the rows are not there") from error
             flight.state = State.UNKNOWN
         except Exception as error:
             # A failed read propagates as it is, or, of more rows than keys, as an error of its own; nothing is written.
@@ -178,6 +222,7 @@ class FinalizerMachine(RuleBasedStateMachine):
                 self.expect_injected(error)
             flight.state = before
         else:
+            assert self.plane.raised is None, f"an error of the data plane was swallowed: {self.plane.raised!r}"
             self.done(flight)
         finally:
             counts = type(self).parts.counts
@@ -187,13 +232,13 @@ class FinalizerMachine(RuleBasedStateMachine):
             self.watch.acting = None
 
     def expect_injected(self, error: BaseException | None) -> None:
-        """Only what the plane raised on purpose may come out."""
+        """Check that only errors that the plane raised on purpose reach the caller."""
         if isinstance(error, Violation):
             raise error
         assert error is self.plane.raised, f"an error of the finalizer's own: {error!r}"
 
     def discard(self, flight: InFlight) -> None:
-        """Nobody will train the group: what is left of it goes."""
+        """Discard what is left of a group that nobody will train."""
         self.plane.arm([])
         self.watch.discarding = True
         self.recovery.discard(flight.group.request)
@@ -201,10 +246,10 @@ class FinalizerMachine(RuleBasedStateMachine):
         flight.state = State.GONE
 
     def done(self, flight: InFlight) -> None:
-        """A group is said to be published: its rows are the contract's."""
+        """Check that a group reported as published has the contract's rows."""
         group = flight.group
         missing = [key for key in group.sample_ids if key not in self.watch.rows]
-        assert not missing, f"{group.request.group_id} is said to be published, without {missing}"
+        assert not missing, f"{group.request.group_id} was reported as published, without {missing}"
         rows = tuple(self.watch.rows[key] for key in group.sample_ids)
         valid = frozenset(index for index, row in enumerate(rows) if row.columns["sample_mask"].values()[0] > 0)
         surplus = valid - group.valid(self.staged)
@@ -214,7 +259,7 @@ class FinalizerMachine(RuleBasedStateMachine):
         flight.state, flight.rows = State.DONE, rows
 
     def stored(self, group: Group) -> tuple[PublishedRow, ...]:
-        """A group's rows as a trainer reads them."""
+        """Return a group's rows as a trainer reads them."""
         ids = list(group.sample_ids)
         names = sorted(self.watch.rows[ids[0]].columns)
         tags = self.watch.tags(TRAIN)
@@ -224,7 +269,7 @@ class FinalizerMachine(RuleBasedStateMachine):
 
     @invariant()
     def n_rows_or_none(self) -> None:
-        """A group that is not staged, done or gone may have any number of rows; the others have none or all."""
+        """Check that groups have all rows or none, except those that are not staged, done or gone."""
         for flight in self.flights:
             there = sum(key in self.watch.rows for key in flight.group.sample_ids)
             if flight.state is State.DONE:
@@ -234,20 +279,20 @@ class FinalizerMachine(RuleBasedStateMachine):
 
     @invariant()
     def rows_stay(self) -> None:
-        """What was published stays as it was."""
+        """Check that what was published stays as it was."""
         for flight in self.ready(State.DONE):
             assert flight.rows == tuple(self.watch.rows[key] for key in flight.group.sample_ids)
 
     @invariant()
     def nothing_leaks(self) -> None:
-        """A group that is done or gone has nothing staged; one that is not has lost nothing to another."""
+        """Check that a group that is done or gone has nothing staged, and that any other has lost nothing."""
         there = set(self.watch.inner.sample_ids(STAGING))
         for flight in self.ready(State.DONE, State.GONE):
             leaked = there & flight.group.owned
             assert not leaked, f"{flight.group.request.group_id} is {flight.state}; still staged: {sorted(leaked)}"
 
     def teardown(self) -> None:
-        """Everything that is in flight lands, without further faults."""
+        """Finish everything that is in flight, without further faults."""
         for flight in self.ready(State.STAGED, State.UNKNOWN):
             if flight.state is State.STAGED:
                 self.act(flight, [], partial(run, self.reassembler, flight.group.request))

@@ -8,8 +8,8 @@ from typing import Any
 from attrs import define, field
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.properties.adapters.recording import published_rows
 from rollproof.properties.machine.model import STAGING, TRAIN, Group
-from rollproof.properties.recording import published_rows
 from rollproof.spec.plane import PublishedRow
 
 
@@ -29,11 +29,11 @@ class WatchedPlane:
     """What was last put for each sample id that is there."""
 
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> Any:
-        """A read."""
+        """Read rows."""
         return self.inner.get_samples(sample_ids, partition_id, select_fields)
 
     def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any = None, tags: Any = None) -> None:
-        """A write; of published rows, only the acting group's, and never others in place of a whole publication."""
+        """Write rows; of published rows, only the acting group's, and never others in place of a whole publication."""
         if partition_id == TRAIN:
             group = self._actor("put", sample_ids)
             new = dict(zip(sample_ids, published_rows(fields, tags, 0), strict=True))
@@ -43,7 +43,7 @@ class WatchedPlane:
         self.inner.put_samples(sample_ids, partition_id, fields, tags)
 
     def clear_samples(self, sample_ids: list[str], partition_id: str) -> None:
-        """A removal; of staged rows, only of those that the acting group owns, once its rows are there."""
+        """Remove rows; of staged rows, only those that the acting group owns, once its rows are there."""
         if self.acting is not None and partition_id == STAGING:
             foreign = set(sample_ids) - self.acting.owned
             if foreign:
@@ -56,20 +56,20 @@ class WatchedPlane:
         self.inner.clear_samples(sample_ids, partition_id)
 
     def tags(self, partition_id: str) -> Any:
-        """The tags of a partition's rows."""
+        """Return the tags of a partition's rows."""
         return self.inner.tags(partition_id)
 
     def lose(self, sample_ids: Sequence[str]) -> None:
-        """Storage loses published rows."""
+        """Lose published rows in storage."""
         for key in sample_ids:
             self.rows.pop(key, None)
         self.inner.clear_samples(list(sample_ids), TRAIN)
 
     def is_published(self, group: Group) -> bool:
-        """Whether all of a group's rows are there."""
+        """Return whether all of a group's rows are there."""
         return all(key in self.rows for key in group.sample_ids)
 
     def _actor(self, operation: str, sample_ids: list[str]) -> Group:
         if self.acting is None or tuple(sample_ids) != self.acting.sample_ids[: len(sample_ids)]:
-            raise Violation(f"{operation} of {sample_ids} by nobody who may")
+            raise Violation(f"{operation} of {sample_ids} without permission")
         return self.acting

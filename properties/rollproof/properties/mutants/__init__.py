@@ -13,7 +13,7 @@ __all__ = ["MUTANTS", "Mutant", "MutantImplementation", "load_mutant"]
 
 
 def load_mutant(name: str) -> MutantImplementation:
-    """The mutant called ``name``; ``LookupError`` names those that exist."""
+    """Return the mutant called ``name``; ``LookupError`` names those that exist."""
     for mutant in MUTANTS:
         if mutant.name == name:
             return MutantImplementation(mutant)

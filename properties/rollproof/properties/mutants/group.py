@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import re
+from typing import Any, Final, cast
 
 from attrs import evolve
 
 from rollproof.properties.mutants.mutant import Mutant, patches
+from rollproof.spec.group import sample_ids
 from rollproof.spec.outcomes import GroupOutcome, RolloutOutcome
 from rollproof.spec.plane import Clear, Outage, Put
 from rollproof.spec.receipt import parse_receipt
@@ -15,12 +17,12 @@ from rollproof.spec.tensor import Tensor
 
 
 def one_row_less(build_rows: Any) -> Any:
-    """The last row is lost."""
+    """Lose the last row."""
     return lambda *arguments: build_rows(*arguments)[:-1] or build_rows(*arguments)
 
 
 def training_placeholders(token_columns: Any) -> Any:
-    """The pad token of a placeholder is unmasked."""
+    """Unmask the pad token of a placeholder."""
 
     def wrong(config: Any, rollout: FinalizedRollout) -> dict[str, Tensor]:
         columns: dict[str, Tensor] = token_columns(config, rollout)
@@ -30,30 +32,27 @@ def training_placeholders(token_columns: Any) -> Any:
 
 
 def every_manifest_key(_: Any) -> Any:
-    """Whatever a receipt lists is cleared."""
+    """Clear every key that a receipt lists."""
 
-    def wrong(_request: GroupRequest, outcomes: list[RolloutOutcome]) -> tuple[str, ...]:
+    def wrong(outcomes: list[RolloutOutcome]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(key for outcome in outcomes for key in outcome.rollout.staging_keys))
 
     return wrong
 
 
 def keys_by_prefix(_: Any) -> Any:
-    """A key is own iff it starts with the rollout's id and a slash."""
+    """Treat a key as the rollout's own iff it starts with the rollout's id and a slash."""
 
-    def wrong(request: GroupRequest, outcomes: list[RolloutOutcome]) -> tuple[str, ...]:
-        return tuple(
-            key
-            for rollout_id, outcome in zip(request.rollout_ids, outcomes, strict=True)
-            for key in outcome.rollout.staging_keys
-            if key.startswith(f"{rollout_id}/")
-        )
+    def wrong(outcomes: list[RolloutOutcome]) -> tuple[str, ...]:
+        rollouts = [outcome.rollout for outcome in outcomes]
+        keys = [(rollout.rollout_id, key) for rollout in rollouts for key in rollout.staging_keys]
+        return tuple(key for rollout_id, key in keys if key.startswith(f"{rollout_id}/"))
 
     return wrong
 
 
 def clear_first(finalize_group: Any) -> Any:
-    """Staging is cleared before the rows are published."""
+    """Clear staging before the rows are published."""
 
     def wrong(*arguments: Any) -> GroupOutcome:
         outcome: GroupOutcome = finalize_group(*arguments)
@@ -65,7 +64,7 @@ def clear_first(finalize_group: Any) -> Any:
 
 
 def outage_is_a_rejection(finalize_rollout: Any) -> Any:
-    """A failed read is taken for a missing row: a placeholder is published and staging cleared."""
+    """Take a failed read for a missing row: a placeholder is published and staging cleared."""
 
     def wrong(config: Any, rollout_id: str, receipt: Any, reward: Any, *rest: Any) -> RolloutOutcome:
         try:
@@ -73,14 +72,15 @@ def outage_is_a_rejection(finalize_rollout: Any) -> Any:
         except Outage:
             parsed = parse_receipt(receipt)
             keys = tuple(record.staging_key for record in parsed.manifest)
-            return RolloutOutcome(FinalizedRollout(rollout_id, False, "missing_staging_row", 0.0, keys), receipt=parsed)
+            rollout = FinalizedRollout(rollout_id, False, "missing_staging_row", 0.0, keys)
+            return RolloutOutcome(rollout, receipt=parsed, own_keys=keys)
         return outcome
 
     return wrong
 
 
 def trusting_metrics(_: Any) -> Any:
-    """The manifest of a raw receipt is taken for a list of objects."""
+    """Take the manifest of a raw receipt for a list of objects."""
 
     def wrong(receipt: Any) -> list[Any]:
         return list(receipt.get("manifest", []))
@@ -89,13 +89,26 @@ def trusting_metrics(_: Any) -> Any:
 
 
 def always_fallback(_: Any) -> Any:
-    """The fallback weight version stamps every group."""
+    """Stamp every group with the fallback weight version."""
     return lambda request, _rollouts: (request.fallback_weight_version, request.fallback_weight_version)
 
 
 def last_prompt(sibling_prompt: Any) -> Any:
-    """The prompt is taken from the last valid row."""
+    """Take the prompt from the last valid row."""
     return lambda config, rollouts: sibling_prompt(config, list(rollouts)[::-1])
+
+
+def ids_by_pattern(argument_error: Any) -> Any:
+    """Canonical sample ids are matched as the public pattern does: up to a line feed, in any script's digits."""
+
+    def wrong(request: GroupRequest) -> str | None:
+        found = [re.match(r"^(.+)_g(\d+)$", sample_id) for sample_id in request.canonical_sample_ids or ()]
+        read = [(match[1], int(match[2])) for match in found if match is not None]
+        if read == [(request.group_id, index) for index in range(len(request.rollout_ids))]:
+            request = evolve(request, canonical_sample_ids=sample_ids(request))
+        return cast("str | None", argument_error(request))
+
+    return wrong
 
 
 MUTANTS: Final = (
@@ -111,7 +124,7 @@ MUTANTS: Final = (
         "GROUP-3",
         "awslabs/agentcore-rl-toolkit 122",
         "A failed rollout trains as one pad token.",
-        patches(group__token_columns=training_placeholders),
+        patches(rows__token_columns=training_placeholders),
     ),
     Mutant(
         "clears-listed-keys",
@@ -132,7 +145,7 @@ MUTANTS: Final = (
         "GROUP-5",
         "contract section 8",
         "Staging is cleared before the rows are published: a crash in between loses them.",
-        patches(oracle__finalize_group=clear_first),
+        patches(judge__oracle__finalize_group=clear_first),
     ),
     Mutant(
         "outage-becomes-placeholder",
@@ -140,6 +153,13 @@ MUTANTS: Final = (
         "contract section 5",
         "An outage is published as placeholders, and the staged rows are cleared.",
         patches(group__finalize_rollout=outage_is_a_rejection),
+    ),
+    Mutant(
+        "sample-ids-by-pattern",
+        "GROUP-7",
+        "contract decision D23",
+        "A sample id with a trailing line feed, a leading zero or an Arabic digit is taken for the canonical one.",
+        patches(group__argument_error=ids_by_pattern),
     ),
     Mutant(
         "metrics-trust-receipts",
@@ -153,13 +173,13 @@ MUTANTS: Final = (
         "GROUP-9",
         "rllm-org/rllm 622; areal-project/AReaL 1342",
         "A group with valid rows is stamped with the fallback weight version.",
-        patches(group__weight_range=always_fallback),
+        patches(group__weight_range=always_fallback, rows__weight_range=always_fallback),
     ),
     Mutant(
         "wrong-sibling-prompt",
         "GROUP-10",
         "contract section 8",
         "The baseline groups by the last valid row's prompt instead of the first's.",
-        patches(group__sibling_prompt=last_prompt),
+        patches(rows__sibling_prompt=last_prompt),
     ),
 )

@@ -1,7 +1,7 @@
 """Faults that people met in public, and that the gate must catch: where they were reported, and what went wrong.
 
-Facts read in public issue and pull-request threads, in words of our own. Every one is claimed by a mutant, whose origin
-names the same threads, so that nobody has to meet it again in an implementation that passed the gate.
+Facts read in public issue and pull-request threads, in our own words. Every fault is claimed by a mutant, whose origin
+names the same threads, so that no implementation that passed the gate has it again.
 """
 
 from __future__ import annotations
@@ -114,6 +114,43 @@ KNOWN_FAULTS: Final[tuple[KnownFault, ...]] = tuple(
             "redai-studio/Relax 283",
             "A reader assumes dense columns, the queue returns jagged ones and scalars as (1,).",
         ),
+        ("NVIDIA-NeMo/RL 3201", "A rollout that its environment masks trains all the same."),
+        ("OpenRLHF/OpenRLHF 1334", "Rewards keep the precision of bfloat16."),
+        ("radixark/miles 2800", "One rollout without a result takes its siblings along."),
+        ("NVIDIA-NeMo/RL 1864", "A metric that needs two values is asked about one."),
+        ("Ascend/TransferQueue 129", "A clear passes over keys under which nothing was found."),
+        (
+            "PrimeIntellect-ai/verifiers 900",
+            "The last call is taken for the end of the answer, though a subagent made it.",
+        ),
+        ("verl-project/verl 6299", "Only the newest branch of a conversation can be continued."),
+        ("verl-project/verl 6029", "Routes of a later request are taken for those of the whole sequence."),
+        ("PrimeIntellect-ai/prime-rl 2408; ai-dynamo/dynamo 9651", "Routes travel in another encoding of bytes."),
+        ("NVIDIA-NeMo/Gym 3593", "Rows that were filled in are measured like rows that ran."),
+        ("huggingface/trl 6570", "Image tensors are indexed by row, though a row has several images."),
+        ("NVIDIA-NeMo/RL 4001", "An answer without tokens keeps its weight in the loss."),
+        ("NVIDIA-NeMo/RL 4188", "Siblings of one prompt share pixels that are not theirs."),
+        ("rllm-org/rllm 352", "A turn that does not continue the earlier ones turns the whole mask to zeros."),
+        ("rllm-org/rllm 575", "A response of several turns is cut to what one turn may have."),
+        ("areal-project/AReaL 1569", "The weight version is read once more when the answer is there."),
+        ("PrimeIntellect-ai/prime-rl 855", "Each turn of a rollout says whether the rollout is cut off."),
+        ("TransferQueue/TransferQueue 159", "Samples can be cleared by the partition alone."),
+        ("huggingface/trl 5785", "Two columns of one batch are padded on different sides."),
+        ("THUDM/slime 2121", "A reward that is an integer decides the type of all."),
+        ("microsoft/agent-lightning 559", "Rows with images reach the trainer without their pixels."),
+        ("NVIDIA-NeMo/RL 3527", "The type of pixels is hard-coded, whatever the policy's precision is."),
+        ("vllm-project/tpu-inference 3583", "The prompt's routes are read from the buffer of other layers, as zeros."),
+        ("areal-project/AReaL 1419, 1673", "Prompt groups are cut by position, and a rollout is absent."),
+        ("THUDM/slime 2230", "Groups of uneven size are normalized as one."),
+        ("axon-rl/gem 113", "Advantages are normalized a second time, over all prompts."),
+        ("NVIDIA-NeMo/RL 4161", "Values are divided by a deviation that is only what float32 rounded away."),
+        (
+            "radixark/miles 2378; THUDM/slime 2062",
+            "A rollout that became several rows counts several times in its group.",
+        ),
+        ("PrimeIntellect-ai/prime-rl 2013", "A prompt is cut from the left, and the pixels of its images stay."),
+        ("huggingface/trl 5904, 5881; Gabesarch/grounded-rl 23", "Tokens are cut inside an image; its pixels are not."),
+        ("StarsfieldAI/R1-V 91; hiyouga/EasyR1 110", "The policy samples the token that stands for an image."),
     )
 )
 """All of them, in the order of the contract's chapters."""

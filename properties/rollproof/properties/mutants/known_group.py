@@ -8,8 +8,9 @@ from typing import Any, Final
 from attrs import evolve
 
 from rollproof.properties.mutants.mutant import Mutant, patches
+from rollproof.spec.judge.staging import FailingPlane
 from rollproof.spec.outcomes import Failure, GroupOutcome, RolloutOutcome
-from rollproof.spec.plane import NO_FAULTS, Clear, PublishedRow, Staging
+from rollproof.spec.plane import DataPlane, PublishedRow
 from rollproof.spec.records import FinalizedRollout, GroupRequest, ReassemblerConfig
 from rollproof.spec.tensor import Tensor, to_float32
 
@@ -17,7 +18,7 @@ from rollproof.spec.tensor import Tensor, to_float32
 
 
 def each_row(change: Callable[[ReassemblerConfig, GroupRequest, PublishedRow], dict[str, Tensor | None]]) -> Any:
-    """Every published row has other columns: those of ``change`` replaced, or left out where it says None."""
+    """Change every published row: replace its columns by those of ``change``, or drop those that are None there."""
 
     def replacement(build_rows: Any) -> Any:
         def wrong(config: Any, request: Any, *rest: Any) -> tuple[PublishedRow, ...]:
@@ -33,28 +34,28 @@ def each_row(change: Callable[[ReassemblerConfig, GroupRequest, PublishedRow], d
 
 
 def weight_of_all(_: Any, request: GroupRequest, __: Any) -> dict[str, Tensor | None]:
-    """Rejected rows weigh as much as valid ones."""
+    """Weigh rejected rows as much as valid ones."""
     return {"sample_mask": Tensor.of("float32", [abs(to_float32(float(request.loss_multiplier)))], ())}
 
 
 def never_truncated(*_: Any) -> dict[str, Tensor | None]:
-    """No row is truncated."""
+    """Mark no row as truncated."""
     return {"truncated": Tensor.of("bool", [False], ())}
 
 
 def without_truncated(*_: Any) -> dict[str, Tensor | None]:
-    """There is no such column."""
+    """Drop the column."""
     return {"truncated": None}
 
 
 def truncated_if_longer(config: ReassemblerConfig, _: Any, row: PublishedRow) -> dict[str, Tensor | None]:
-    """A row of exactly the largest length is whole."""
+    """Treat a row of exactly the largest length as whole."""
     longer = row.columns["input_ids"].count > config.max_seq_len
     return {"truncated": Tensor.of("bool", [longer], ())}
 
 
 def multiplier_or_one(build_rows: Any) -> Any:
-    """A loss multiplier that is 0 is taken for one that is missing."""
+    """Take a loss multiplier of 0 for a missing one."""
 
     def wrong(config: Any, request: GroupRequest, *rest: Any) -> Any:
         return build_rows(config, evolve(request, loss_multiplier=request.loss_multiplier or 1.0), *rest)
@@ -63,7 +64,7 @@ def multiplier_or_one(build_rows: Any) -> Any:
 
 
 def compacted(build_rows: Any) -> Any:
-    """The valid rollouts come first, and are zipped with the rewards and masks of all."""
+    """Put the valid rollouts first, and zip them with the rewards and masks of all."""
 
     def wrong(config: Any, request: Any, outcomes: Sequence[RolloutOutcome], dims: Any) -> Any:
         return build_rows(config, request, sorted(outcomes, key=lambda outcome: not outcome.rollout.valid), dims)
@@ -72,12 +73,12 @@ def compacted(build_rows: Any) -> Any:
 
 
 def one_row_more(build_rows: Any) -> Any:
-    """A rollout with several calls is a row for each of two segments."""
+    """Publish a rollout with several calls as a row for each of two segments."""
     return lambda *arguments: (lambda rows: (*rows, rows[-1]))(build_rows(*arguments))
 
 
 def pad_is_padding(token_columns: Any) -> Any:
-    """A row ends before its first run of pad tokens that reaches the end."""
+    """End a row before its first run of pad tokens that reaches the end."""
 
     def wrong(config: ReassemblerConfig, rollout: FinalizedRollout) -> Any:
         length = len(rollout.token_ids)
@@ -93,7 +94,7 @@ def pad_is_padding(token_columns: Any) -> Any:
 
 
 def zipped(finalize_group: Any) -> Any:
-    """Arguments of different lengths are cut to the shortest."""
+    """Cut arguments of different lengths to the shortest."""
 
     def wrong(config: Any, request: GroupRequest, *rest: Any) -> Any:
         names = ("rollout_ids", "receipts", "rewards", "mask_sample")
@@ -106,20 +107,20 @@ def zipped(finalize_group: Any) -> Any:
 
 
 def put_failure_ignored(finalize_group: Any) -> Any:
-    """A publication that failed is reported as done."""
+    """Report a failed publication as done."""
 
-    def wrong(config: Any, request: Any, staging: Staging, *rest: Any) -> GroupOutcome:
-        outcome: GroupOutcome = finalize_group(config, request, staging, *rest)
+    def wrong(config: Any, request: Any, plane: DataPlane, *rest: Any) -> GroupOutcome:
+        outcome: GroupOutcome = finalize_group(config, request, plane, *rest)
         if outcome.failure is not Failure.PUT:
             return outcome
-        done: GroupOutcome = finalize_group(config, request, evolve(staging, faults=NO_FAULTS), *rest)
+        done: GroupOutcome = finalize_group(config, request, DataPlane(plane.rows), *rest)
         return done
 
     return wrong
 
 
 def sides_confused(finalize_group: Any) -> Any:
-    """A clear that failed looks like a put that failed."""
+    """Report a failed clear as a failed put."""
 
     def wrong(*arguments: Any) -> GroupOutcome:
         outcome: GroupOutcome = finalize_group(*arguments)
@@ -129,20 +130,21 @@ def sides_confused(finalize_group: Any) -> Any:
 
 
 def cleared_anyway(finalize_group: Any) -> Any:
-    """Staging is cleared whether or not the publication succeeded."""
+    """Clear staging whether or not the publication succeeded."""
 
-    def wrong(config: ReassemblerConfig, request: Any, staging: Staging, *rest: Any) -> GroupOutcome:
-        outcome: GroupOutcome = finalize_group(config, request, staging, *rest)
-        if outcome.failure is not Failure.PUT or staging.faults.clear:
+    def wrong(config: ReassemblerConfig, request: Any, plane: FailingPlane, *rest: Any) -> GroupOutcome:
+        outcome: GroupOutcome = finalize_group(config, request, plane, *rest)
+        if outcome.failure is not Failure.PUT or plane.faults.clear:
             return outcome
         keys = tuple(key for rollout in outcome.rollouts for key in rollout.staging_keys)
-        return evolve(outcome, effects=(*outcome.effects, Clear(config.staging_partition, keys)))
+        plane.clear(config.staging_partition, keys)
+        return evolve(outcome, effects=tuple(plane.effects))
 
     return wrong
 
 
 def response_length(describe: Any) -> Any:
-    """Every token after the prompt counts as generated."""
+    """Count every token after the prompt as generated."""
 
     def wrong(config: Any, request: Any, outcomes: Sequence[RolloutOutcome]) -> Any:
         rollouts = [outcome.rollout for outcome in outcomes if outcome.rollout.valid]
@@ -153,7 +155,7 @@ def response_length(describe: Any) -> Any:
 
 
 def uncounted(name: str) -> Any:
-    """One advisory always says 0."""
+    """Report 0 for one advisory, always."""
     return patches(metrics__advisories=lambda advisories: lambda *given: advisories(*given) | {f"advisory/{name}": 0.0})
 
 
@@ -170,21 +172,21 @@ MUTANTS: Final = (
         "GROUP-7",
         "contract decision D13",
         "Three rewards for four rollouts: the fourth rollout is silently left out.",
-        patches(oracle__finalize_group=zipped),
+        patches(judge__oracle__finalize_group=zipped),
     ),
     Mutant(
         "failed-put-ignored",
         "GROUP-8",
         "contract section 8",
         "A failed publication is reported as done, and its staging cleared.",
-        patches(oracle__finalize_group=put_failure_ignored),
+        patches(judge__oracle__finalize_group=put_failure_ignored),
     ),
     Mutant(
         "failed-clear-looks-like-failed-put",
         "GROUP-8",
         "contract section 8",
         "After a failed clear the caller is told to run the group again, which would publish placeholders.",
-        patches(oracle__finalize_group=sides_confused),
+        patches(judge__oracle__finalize_group=sides_confused),
     ),
     Mutant(
         "truncated-column-missing",
@@ -254,7 +256,7 @@ MUTANTS: Final = (
         "GROUP-15",
         "huggingface/trl 4970",
         "A generated end token that is also the pad token is cut off as padding.",
-        patches(group__token_columns=pad_is_padding),
+        patches(rows__token_columns=pad_is_padding),
     ),
     Mutant(
         "compacted-results-zipped",
@@ -268,7 +270,7 @@ MUTANTS: Final = (
         "GROUP-16",
         "contract section 8",
         "Staging is cleared after a failed publication too: running the group again publishes placeholders.",
-        patches(oracle__finalize_group=cleared_anyway),
+        patches(judge__oracle__finalize_group=cleared_anyway),
     ),
     Mutant(
         "tool-tokens-counted-as-output",

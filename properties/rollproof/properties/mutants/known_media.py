@@ -18,7 +18,7 @@ NAN: Final = b"\x01\x00\xc0\x7f"
 
 
 def wrapping(check_bundle: Any) -> Any:
-    """Areas are added up in 64 bits; a bundle that fails for another reason still fails."""
+    """Add areas up in 64 bits; a bundle that fails for another reason still fails."""
 
     def wrong(bundle: Any) -> None:
         try:
@@ -36,20 +36,20 @@ def wrapping(check_bundle: Any) -> Any:
 
 
 def for_every_call(rollout_media: Any) -> Any:
-    """Media columns are read of all calls of the chain, to see which have any."""
+    """Read the media columns of all calls of the chain, to see which have any."""
 
-    def wrong(config: Any, row: Any, chain: Any, staging: Any, effects: Any) -> Any:
-        media = rollout_media(config, row, chain, staging, effects)
+    def wrong(config: Any, row: Any, chain: Any, plane: Any) -> Any:
+        media = rollout_media(config, row, chain, plane)
         if media is None:
             keys = tuple(staged.key for staged in chain)
-            effects.append(Get(config.staging_partition, keys, MEDIA_TENSOR_COLUMNS))
+            plane.effects.append(Get(config.staging_partition, keys, MEDIA_TENSOR_COLUMNS))
         return media
 
     return wrong
 
 
 def shifted_rows(group_fields: Any) -> Any:
-    """Rows without media are left out, so that every later row has the media of another one."""
+    """Leave out rows without media, so that every later row has the media of another one."""
 
     def wrong(rollouts: Any) -> Any:
         fields = group_fields(rollouts)
@@ -60,20 +60,20 @@ def shifted_rows(group_fields: Any) -> Any:
 
 
 def blind_to_generation(check_placeholders: Any) -> Any:
-    """Generated tokens are not compared with the ids that stand for embeddings."""
+    """Do not compare generated tokens with the ids that represent embeddings."""
 
-    def wrong(config: Any, row: Any, chain: Any, bundles: Any) -> None:
+    def wrong(row: Any, chain: Any, bundles: Any) -> None:
         hidden = [
             evolve(staged, call=evolve(staged.call, token_ids_delta=staged.call.token_ids_delta[: link.carry_len]))
             for staged, link in zip(chain, row.link_spans, strict=True)
         ]
-        check_placeholders(config, row, hidden, bundles)
+        check_placeholders(row, hidden, bundles)
 
     return wrong
 
 
 def runs_alone(check_tokens: Any) -> Any:
-    """Only the hashed placeholder is compared; a run may go on beside it."""
+    """Compare only the hashed placeholder; a run may continue beside it."""
 
     def wrong(items: Any, carry: Any, start: int) -> None:
         try:
@@ -86,7 +86,7 @@ def runs_alone(check_tokens: Any) -> Any:
 
 
 def through_float16(tensor_bytes: Any) -> Any:
-    """bfloat16 is converted to float16 first: what is too large becomes infinite."""
+    """Convert bfloat16 to float16 first: values that are too large become infinite."""
 
     def narrow(number: int) -> int:
         return number if number & 0x7FFF < 0x4780 else 0x7C00
@@ -102,7 +102,7 @@ def through_float16(tensor_bytes: Any) -> Any:
 
 
 def compared_as_numbers(media_digest: Any) -> Any:
-    """A NaN is never equal to anything, itself included."""
+    """Let a NaN be unequal to everything, itself included."""
     calls = count()
 
     def wrong(tensors: Any, *scheme: str) -> str:
@@ -114,7 +114,7 @@ def compared_as_numbers(media_digest: Any) -> Any:
 
 
 def pixels_on_prefix(staged_media: Any) -> Any:
-    """The prefix row says that it carries media."""
+    """Let the prefix row claim that it carries media."""
 
     def wrong(bundle: Any, pixel_dtype: str) -> Any:
         return {**staged_media(bundle, pixel_dtype), "media_present": Tensor.of("bool", [True])}
@@ -170,13 +170,13 @@ MUTANTS: Final = (
         "RETAINED-2",
         "contract decision D11",
         "Tensors are compared as torch.equal does: an image with a NaN pixel is never restored.",
-        patches(oracle__media_digest=compared_as_numbers),
+        patches(judge__oracle__media_digest=compared_as_numbers),
     ),
     Mutant(
         "retained-pixels-on-prefix",
         "RETAINED-6",
         "contract section 7",
         "Prefix rows claim to carry media.",
-        patches(oracle__staged_media=pixels_on_prefix),
+        patches(judge__oracle__staged_media=pixels_on_prefix),
     ),
 )

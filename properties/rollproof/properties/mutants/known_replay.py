@@ -15,7 +15,7 @@ from rollproof.spec.tensor import Tensor
 
 
 def any_routed_length(rollout_plan: Any) -> Any:
-    """However many routes a call staged, they are taken to be its tokens'."""
+    """Take the staged routes for those of the call's tokens, however many there are."""
 
     def wrong(config: Any, row: Any, chain: Sequence[StagedRow], keys: Any) -> Any:
         own = [
@@ -27,7 +27,7 @@ def any_routed_length(rollout_plan: Any) -> Any:
 
 
 def no_advisory(name: str) -> Any:
-    """One advisory always says 0, where it is reported at all."""
+    """Report 0 for one advisory, where it is reported at all."""
 
     def replacement(advisories: Any) -> Any:
         def wrong(*arguments: Any) -> Any:
@@ -40,17 +40,17 @@ def no_advisory(name: str) -> Any:
 
 
 def in_any_order(tensor_bytes: Any) -> Any:
-    """The bytes of a tensor are summed up rather than hashed in order."""
+    """Sum up the bytes of a tensor rather than hash them in order."""
     return lambda tensor: tensor_bytes(Tensor(tensor.dtype, tensor.shape, bytes(sorted(tensor.data))))
 
 
 def without_tail(tensor_bytes: Any) -> Any:
-    """The last byte of a tensor is not looked at."""
+    """Ignore the last byte of a tensor."""
     return lambda tensor: tensor_bytes(evolve(tensor, data=tensor.data[:-1] + b"\x00" if tensor.data else b""))
 
 
 def in_words(tensor_bytes: Any) -> Any:
-    """Bytes are hashed four at a time, and there must be a whole number of such words."""
+    """Hash bytes four at a time, and require a whole number of such words."""
 
     def wrong(tensor: Tensor) -> bytes:
         if len(tensor.data) % 4:
@@ -61,7 +61,7 @@ def in_words(tensor_bytes: Any) -> Any:
 
 
 def without_frames(media_digest: Any) -> Any:
-    """How many frames a video was sampled at is no part of its identity."""
+    """Leave the number of sampled frames out of a video's identity."""
 
     def wrong(tensors: Mapping[Any, Any] | None, *scheme: str) -> str:
         kept = None if tensors is None else {name: held for name, held in tensors.items() if name != BUNDLE_FRAMES}
@@ -111,7 +111,7 @@ MUTANTS: Final = (
         "RETAINED-1",
         "vllm-project/vllm 55203",
         "One video at two frame counts has one digest.",
-        patches(oracle__media_digest=without_frames),
+        patches(judge__oracle__media_digest=without_frames),
     ),
     Mutant(
         "digest-of-whole-words",

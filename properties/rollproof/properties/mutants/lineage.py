@@ -9,12 +9,13 @@ from attrs import evolve
 
 from rollproof.properties.mutants.mutant import Mutant, passing, patches
 from rollproof.properties.mutants.rollout import with_dead_branches
+from rollproof.properties.strategies.rollouts.staged_calls import call_record
 from rollproof.spec.digest import chain_digest, prefix_digest
 from rollproof.spec.records import CallRecord, LinearizedRow, Receipt, StagedCall
 
 
 def all_trained(lay_out: Any) -> Any:
-    """Everything after the first prompt trains."""
+    """Train everything after the first prompt."""
 
     def wrong(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
         row: LinearizedRow = lay_out(rollout_id, chain)
@@ -25,12 +26,12 @@ def all_trained(lay_out: Any) -> Any:
 
 
 def any_order(_: Any) -> Any:
-    """What opens the call with mask 0.0 is its carry; what follows is not looked at."""
+    """Take the leading tokens with mask 0.0 for the carry; do not check what follows."""
     return lambda call: next((at for at, mask in enumerate(call.token_mask_delta) if mask == 1.0), call.delta_len - 1)
 
 
 def chain_agrees(lay_out: Any) -> Any:
-    """Chain hashes are not compared with the tokens."""
+    """Do not compare chain hashes with the tokens."""
 
     def wrong(rollout_id: str, chain: Sequence[StagedCall]) -> Any:
         agreeing, parent = [], None
@@ -43,7 +44,7 @@ def chain_agrees(lay_out: Any) -> Any:
 
 
 def prefix_agrees(lay_out: Any) -> Any:
-    """The terminal's prefix hash is not compared with the row."""
+    """Do not compare the terminal's prefix hash with the row."""
 
     def wrong(rollout_id: str, chain: Sequence[StagedCall]) -> Any:
         ids = [token for call in chain for token in call.token_ids_delta]
@@ -53,7 +54,7 @@ def prefix_agrees(lay_out: Any) -> Any:
 
 
 def from_parents_end(start_of: Any) -> Any:
-    """Calls are taken to start where ``start_of(record, parent)`` says, before the graph is checked."""
+    """Let calls start where ``start_of(record, parent)`` says, before the graph is checked."""
 
     def replacement(check_graph: Any) -> Any:
         def wrong(records: Mapping[str, CallRecord]) -> None:
@@ -70,7 +71,7 @@ def from_parents_end(start_of: Any) -> Any:
 
 
 def orphans_are_roots(check_graph: Any) -> Any:
-    """A call whose parent is not there is taken for a root."""
+    """Take a call whose parent is missing for a root."""
 
     def wrong(records: Mapping[str, CallRecord]) -> None:
         check_graph(
@@ -84,7 +85,7 @@ def orphans_are_roots(check_graph: Any) -> Any:
 
 
 def up_to_the_hole(terminal_chain: Any) -> Any:
-    """The chain begins where its first known call is."""
+    """Begin the chain at its first known call."""
 
     def wrong(receipt: Receipt, records: Mapping[str, CallRecord]) -> Any:
         known = {
@@ -97,7 +98,7 @@ def up_to_the_hole(terminal_chain: Any) -> Any:
 
 
 def later_codes_first(check_pairs: Any) -> Any:
-    """Every call's own digest is checked before it is compared with its manifest row."""
+    """Check every call's own digest before it is compared with its manifest row."""
 
     def wrong(receipt: Receipt, calls: Sequence[StagedCall]) -> None:
         if len({call.model_call_id for call in calls}) == len(calls):
@@ -109,14 +110,12 @@ def later_codes_first(check_pairs: Any) -> Any:
 
 
 def listed(call: StagedCall) -> CallRecord:
-    """The manifest row that agrees with a staged call."""
-    shared = ("model_call_id", "parent_call_id", "prev_len", "delta_len", "cum_len", "weight_version", "digest")
-    hashes = ("extras_digest", "chain_hash", "cumulative_hash", "mode")
-    return CallRecord(**{name: getattr(call, name) for name in (*shared, *hashes)}, staging_key="k", response_id="r")
+    """Return the manifest row that agrees with a staged call."""
+    return evolve(call_record(call, "r"), staging_key="k")
 
 
 def walk_for_each(_: Any) -> Any:
-    """Every call is walked from to the root."""
+    """Walk to the root from every call."""
 
     def wrong(records: Mapping[str, CallRecord]) -> set[str]:
         cyclic = set()
@@ -134,7 +133,7 @@ def walk_for_each(_: Any) -> Any:
 
 
 def prompt_is_all_carry(lay_out: Any) -> Any:
-    """The prompt length counts the carry of later calls."""
+    """Count the carry of later calls in the prompt length."""
 
     def wrong(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
         row: LinearizedRow = lay_out(rollout_id, chain)
@@ -149,7 +148,7 @@ MUTANTS: Final = (
         "LINEAGE-1",
         "contract section 4",
         "The row goes on with the tokens of retries that were abandoned.",
-        patches(oracle__linearize=with_dead_branches),
+        patches(judge__oracle__linearize=with_dead_branches),
     ),
     Mutant(
         "tool-output-trains",

@@ -9,24 +9,24 @@ from attrs import evolve
 
 from rollproof.properties.mutants.mutant import Mutant, patches
 from rollproof.spec.constants import MEDIA_TENSOR_COLUMNS, MEDIA_TENSOR_SHA256
+from rollproof.spec.judge.views import VALUELESS, Entry, Held
 from rollproof.spec.media import mismatch
 from rollproof.spec.plane import Get
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.views import VALUELESS, Entry, Held
 
 
 def nothing(_: Any) -> Any:
-    """The check is left out."""
+    """Leave the check out."""
     return lambda *_arguments: None
 
 
 def columns_mistaken(join: Any) -> Any:
-    """A mixed chain is reported as unreadable columns."""
+    """Report a mixed chain as unreadable columns."""
 
-    def wrong(parts: Any) -> Any:
+    def wrong(*arguments: Any) -> Any:
         try:
-            return join(parts)
+            return join(*arguments)
         except Rejected as rejected:
             raise Rejected(Code.INVALID_MEDIA_COLUMNS, rejected.detail) from None
 
@@ -34,21 +34,21 @@ def columns_mistaken(join: Any) -> Any:
 
 
 def read_twice(read_bundles: Any) -> Any:
-    """Each call's media is read by itself, and then all of them."""
+    """Read each call's media separately, and then all of them."""
 
-    def wrong(config: Any, carriers: Any, staging: Any, effects: list[Any]) -> Any:
+    def wrong(config: Any, carriers: Any, plane: Any) -> Any:
         for staged in carriers:
-            effects.append(Get(config.staging_partition, (staged.key,), MEDIA_TENSOR_COLUMNS))
-        return read_bundles(config, carriers, staging, effects)
+            plane.effects.append(Get(config.staging_partition, (staged.key,), MEDIA_TENSOR_COLUMNS))
+        return read_bundles(config, carriers, plane)
 
     return wrong
 
 
 def spelled_is_meant(check_placeholders: Any) -> Any:
-    """A row without media whose prompt repeats a token is taken for one that lost its pixels."""
+    """Take a row without media whose prompt repeats a token for one that lost its pixels."""
 
-    def wrong(config: Any, row: Any, chain: Any, bundles: Any) -> None:
-        check_placeholders(config, row, chain, bundles)
+    def wrong(row: Any, chain: Any, bundles: Any) -> None:
+        check_placeholders(row, chain, bundles)
         for staged in chain:
             if not bundles and len(set(staged.call.token_ids_delta)) < len(staged.call.token_ids_delta):
                 raise mismatch(staged.call.model_call_id, "placeholders without pixels")
@@ -57,7 +57,7 @@ def spelled_is_meant(check_placeholders: Any) -> Any:
 
 
 def only_where_present(row_columns: Any) -> Any:
-    """A row without media has no media columns."""
+    """Give a row without media no media columns."""
 
     def wrong(fields: Mapping[str, Any], index: int) -> Any:
         return row_columns({name: rows for name, rows in fields.items() if rows[index] is not None}, index)
@@ -66,17 +66,17 @@ def only_where_present(row_columns: Any) -> Any:
 
 
 def other_order(group_fields: Any) -> Any:
-    """Media rows come in another order than token rows."""
+    """Put media rows in another order than token rows."""
     return lambda rollouts: {name: rows[::-1] for name, rows in group_fields(rollouts).items()}
 
 
 def never_with_media(rollout_metrics: Any) -> Any:
-    """The media row rate is a constant."""
+    """Report a constant media row rate."""
     return lambda outcomes: rollout_metrics(outcomes) | {"finalize/media_row_rate": 0.0}
 
 
 def laid_out_otherwise(named_values: Any) -> Any:
-    """A transposed tensor is hashed as it lies in memory."""
+    """Hash a transposed tensor in its memory order."""
 
     def wrong(entries: tuple[Entry, ...] | None) -> Any:
         values = named_values(entries)
@@ -91,7 +91,7 @@ def laid_out_otherwise(named_values: Any) -> Any:
 
 
 def bytes_of_anything(named_values: Any) -> Any:
-    """Whatever has bytes is hashed: quantized tensors without their scale."""
+    """Hash whatever has bytes: quantized tensors without their scale."""
 
     def wrong(entries: tuple[Entry, ...] | None) -> Any:
         values = named_values(entries)
@@ -104,7 +104,7 @@ def bytes_of_anything(named_values: Any) -> Any:
 
 
 def no_scalars(tensor_bytes: Any) -> Any:
-    """A tensor without dimensions cannot be hashed."""
+    """Refuse to hash a tensor without dimensions."""
 
     def wrong(tensor: Tensor) -> bytes:
         if not tensor.shape:
@@ -115,7 +115,7 @@ def no_scalars(tensor_bytes: Any) -> Any:
 
 
 def without_digest(cut_extras: Any) -> Any:
-    """The prefix row keeps the spans alone."""
+    """Keep only the spans in the prefix row."""
 
     def wrong(*arguments: Any) -> Any:
         extras = cut_extras(*arguments)
@@ -125,7 +125,7 @@ def without_digest(cut_extras: Any) -> Any:
 
 
 def cut_anything(cut_extras: Any) -> Any:
-    """Media that cannot be retained are cut without a digest."""
+    """Cut media that cannot be retained, without a digest."""
 
     def wrong(extras: Any, *rest: Any) -> Any:
         try:
@@ -137,7 +137,7 @@ def cut_anything(cut_extras: Any) -> Any:
 
 
 def forgiving(restore: Any) -> Any:
-    """A restore goes on with other media than the cut saw."""
+    """Let a restore continue with other media than the cut saw."""
 
     def wrong(row: Any, fresh: Any) -> Any:
         try:
@@ -151,7 +151,7 @@ def forgiving(restore: Any) -> Any:
 
 
 def always_changed(restore: Any) -> Any:
-    """Whatever is wrong is called a change."""
+    """Report every fault as a change."""
 
     def wrong(row: Any, fresh: Any) -> Any:
         try:
@@ -163,7 +163,7 @@ def always_changed(restore: Any) -> Any:
 
 
 def copied(restore: Any) -> Any:
-    """A restore returns copies in place of the fresh tensors."""
+    """Let a restore return copies in place of the fresh tensors."""
 
     def wrong(row: Any, fresh: Any) -> Any:
         media = restore(row, fresh)
@@ -176,17 +176,17 @@ def copied(restore: Any) -> Any:
 
 
 def without(code: Code) -> Any:
-    """One kind of violation goes unreported."""
+    """Leave one kind of violation unreported."""
     return lambda check: lambda *arguments: tuple(found for found in check(*arguments) if found.code is not code)
 
 
 def first_only(check: Any) -> Any:
-    """The first violation is reported alone."""
+    """Report only the first violation."""
     return lambda *arguments: check(*arguments)[:1]
 
 
 def log_adds_up(faults: Any) -> Any:
-    """The log's own total is compared with itself."""
+    """Compare the log's own total with itself."""
 
     def wrong(cut: Any, completion: Any, generated: Any) -> Any:
         own = (*generated, *([0] * 1000))[: completion.prefix_len + completion.tail_len]
@@ -196,7 +196,7 @@ def log_adds_up(faults: Any) -> Any:
 
 
 def of_joined(change: Callable[[list[Tensor]], list[Tensor]]) -> Any:
-    """The parts of a chain are joined in another way."""
+    """Join the parts of a chain in another way."""
     return lambda append: lambda tensors, dimension: append(change(list(tensors)), dimension)
 
 
@@ -304,21 +304,21 @@ MUTANTS: Final = (
         "RETAINED-1",
         "the review's sketch",
         "No media and an empty set of tensors have one digest.",
-        patches(oracle__media_digest=lambda digest: lambda tensors, *scheme: digest(tensors or {}, *scheme)),
+        patches(judge__oracle__media_digest=lambda digest: lambda tensors, *scheme: digest(tensors or {}, *scheme)),
     ),
     Mutant(
         "hashed-as-it-lies",
         "RETAINED-2",
         "contract decision D11",
         "A transposed tensor is hashed in memory order.",
-        patches(oracle__named_values=laid_out_otherwise),
+        patches(judge__oracle__named_values=laid_out_otherwise),
     ),
     Mutant(
         "valueless-hashed",
         "RETAINED-3",
         "the review's sketch",
         "Quantized tensors are hashed without their scale, null entries as nothing.",
-        patches(oracle__named_values=bytes_of_anything),
+        patches(judge__oracle__named_values=bytes_of_anything),
     ),
     Mutant(
         "scalars-refused",
@@ -332,56 +332,56 @@ MUTANTS: Final = (
         "RETAINED-5",
         "LMCache/LMCache 4783; raullenchai/Rapid-MLX 22",
         "The digest is cut to 16 bits.",
-        patches(oracle__media_digest=lambda digest: lambda *asked: digest(*asked)[:20]),
+        patches(judge__oracle__media_digest=lambda digest: lambda *asked: digest(*asked)[:20]),
     ),
     Mutant(
         "final-row-without-pixels",
         "RETAINED-6",
         "contract section 7",
         "The pixels are staged with no row of the call.",
-        patches(oracle__staged_media=lambda staged: lambda _bundle, dtype: staged(None, dtype)),
+        patches(judge__oracle__staged_media=lambda staged: lambda _bundle, dtype: staged(None, dtype)),
     ),
     Mutant(
         "prefix-without-digest",
         "RETAINED-7",
         "contract section 7",
         "The prefix row keeps the spans and no digest.",
-        patches(oracle__cut_extras=without_digest),
+        patches(judge__oracle__cut_extras=without_digest),
     ),
     Mutant(
         "cut-of-anything",
         "RETAINED-8",
         "contract section 7",
         "Media that cannot be retained are cut without a digest.",
-        patches(oracle__cut_extras=cut_anything),
+        patches(judge__oracle__cut_extras=cut_anything),
     ),
     Mutant(
         "forgiving-restore",
         "RETAINED-9",
         "contract section 7",
         "A restore goes on with other media than the cut saw.",
-        patches(oracle__restore=forgiving),
+        patches(judge__oracle__restore=forgiving),
     ),
     Mutant(
         "everything-is-a-change",
         "RETAINED-10",
         "contract section 7",
         "A row that was tampered with is called a change of media.",
-        patches(oracle__restore=always_changed),
+        patches(judge__oracle__restore=always_changed),
     ),
     Mutant(
         "restore-returns-copies",
         "RETAINED-11",
         "contract section 7",
         "A restore returns copies in place of the fresh tensors.",
-        patches(oracle__restore=copied),
+        patches(judge__oracle__restore=copied),
     ),
     Mutant(
         "completions-uncounted",
         "RETAINED-12",
         "contract section 7",
         "A cut that completes twice or never is not reported.",
-        patches(oracle__check_completion=without(Code.COMPLETION_COUNT)),
+        patches(judge__oracle__check_completion=without(Code.COMPLETION_COUNT)),
     ),
     Mutant(
         "own-sum-checked",
@@ -391,24 +391,31 @@ MUTANTS: Final = (
         patches(completion__faults=log_adds_up),
     ),
     Mutant(
+        "terminal-cut-needs-a-tail",
+        "RETAINED-13",
+        "contract decision D25",
+        "A call that was complete when it was cut is reported for adding nothing.",
+        patches(completion__faults=lambda faults: lambda cut, *rest: faults(evolve(cut, terminal=False), *rest)),
+    ),
+    Mutant(
         "prefix-tokens-unchecked",
         "RETAINED-14",
         "contract section 7",
         "Counts alone are compared: one token dropped and one repeated go unnoticed.",
-        patches(oracle__check_completion=without(Code.PREFIX_TOKENS)),
+        patches(judge__oracle__check_completion=without(Code.PREFIX_TOKENS)),
     ),
     Mutant(
         "retired-keys-forgotten",
         "RETAINED-15",
         "contract section 7",
         "Prefix rows that outlive their call are not reported.",
-        patches(oracle__check_completion=without(Code.RETIRED_KEY_LIVE)),
+        patches(judge__oracle__check_completion=without(Code.RETIRED_KEY_LIVE)),
     ),
     Mutant(
         "first-violation-only",
         "RETAINED-16",
         "contract section 7",
         "Only the first violation is reported.",
-        patches(oracle__check_completion=first_only),
+        patches(judge__oracle__check_completion=first_only),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a mutant is, and how it answers."""
+"""Mutants: their definition, and how they answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 from attrs import frozen
 
 from rollproof.properties.adapters.reference import Reference
-from rollproof.spec.invariants import BY_ID
-from rollproof.spec.requests import Request
+from rollproof.spec.judge.catalogue import BY_ID
+from rollproof.spec.judge.requests import Request
 
 Replacement = Callable[[Any], Any]
 """From the original to what takes its place."""
@@ -22,18 +22,18 @@ SOURCES: Final = re.compile(r"([\w.-]+/[\w.-]+) (\d+(?:, \d+)*)")
 
 
 def threads(origin: str) -> frozenset[str]:
-    """The public threads that a text names, each as ``owner/name number``; none where a rule is the origin."""
+    """Return the public threads that an origin names, as ``owner/name number``; none where a rule is the origin."""
     found = SOURCES.findall(origin)
     return frozenset(f"{repository} {number}" for repository, numbers in found for number in numbers.split(", "))
 
 
 def patches(**replacements: Replacement) -> dict[str, Replacement]:
-    """Keyword arguments with "__" for the dot between module and name."""
-    return {name.replace("__", ".", 1): replacement for name, replacement in replacements.items()}
+    """Return patches from keyword arguments that have "__" for each dot between modules and name."""
+    return {re.sub("(?<=[a-z])__", ".", name): replacement for name, replacement in replacements.items()}
 
 
 def passing(*phrases: str) -> Any:
-    """A check that lets some violations pass: those whose ``ValueError`` says one of ``phrases``."""
+    """Let some violations pass a check: those whose ``ValueError`` contains one of ``phrases``."""
 
     def replacement(check: Any) -> Any:
         def wrong(*arguments: Any) -> Any:
@@ -49,11 +49,25 @@ def passing(*phrases: str) -> Any:
     return replacement
 
 
+def remembering(staged: list[Any]) -> Replacement:
+    """Keep the staged rows of the latest rollout in a list, for another patch; replaces ``rollout.rebuild``."""
+
+    def replacement(rebuild: Any) -> Any:
+        def wrong(receipt: Any, rows: Any) -> Any:
+            staged[:] = rows
+            return rebuild(receipt, rows)
+
+        return wrong
+
+    return replacement
+
+
 @frozen
 class Mutant:
-    """A wrong implementation: what it gets wrong, where that was seen, and which invariant must notice.
+    """A wrong implementation: its fault, where that was seen, and which invariant must notice.
 
-    ``patches`` maps a name in a module of the spec (``group.build_rows``) to its replacement.
+    ``patches`` maps a name in a module of the spec (``group.build_rows``, ``judge.oracle.linearize``) to its
+    replacement.
     """
 
     name: str
@@ -61,6 +75,8 @@ class Mutant:
     origin: str
     sentence: str
     patches: dict[str, Replacement]
+    policies: frozenset[str] = frozenset()
+    """What it declares beside the reference's own: the fault hides behind a policy."""
 
     @property
     def sources(self) -> frozenset[str]:
@@ -69,7 +85,7 @@ class Mutant:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The spec with the replacements in place."""
+        """Replace the functions in the spec while the context lasts."""
         undo = []
         try:
             for path, replacement in self.patches.items():
@@ -85,14 +101,15 @@ class Mutant:
 
 
 class MutantImplementation(Reference):
-    """The spec with a mutant's fault. It offers the area of the mutant's invariant alone."""
+    """The spec with a mutant's fault. It offers only the area of the mutant's invariant."""
 
     def __init__(self, mutant: Mutant) -> None:
         self.mutant = mutant
         self.name = f"mutant:{mutant.name}"  # type: ignore[misc]
         self.areas = frozenset({BY_ID[mutant.invariant].area})  # type: ignore[misc]
+        self.policies = Reference.policies | mutant.policies  # type: ignore[misc]
 
     def ask(self, request: Request) -> Any:
-        """The wrong answer."""
+        """Return the wrong answer."""
         with self.mutant.applied():
             return super().ask(request)

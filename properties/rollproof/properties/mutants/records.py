@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 from attrs import evolve
 
 from rollproof.properties.mutants.mutant import Mutant, patches
-from rollproof.spec.constants import CAPTURE_MODES, MAX_EXTRAS_DEPTH, MODE_TEXT
+from rollproof.spec.constants import MAX_EXTRAS_DEPTH, MODE_TEXT
 from rollproof.spec.digest import text, u64
-from rollproof.spec.receipt import nullable, one_of
+from rollproof.spec.receipt import Domain, nullable, one_of
 from rollproof.spec.records import CallRecord, Receipt, TerminalSelection
+from rollproof.spec.values import is_identifier
 
 # ── digests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def unsorted_keys(extra: Any) -> Any:
-    """Mappings are encoded in the order in which they arrive."""
+    """Encode mappings in the order in which they arrive."""
 
     def wrong(value: Any, depth_left: int = MAX_EXTRAS_DEPTH) -> bytes:
         if type(value) is not dict or depth_left == 0 or not all(type(key) is str for key in value):
@@ -30,50 +30,55 @@ def unsorted_keys(extra: Any) -> Any:
 
 
 def booleans_as_integers(extra: Any) -> Any:
-    """True is encoded as 1."""
+    """Encode True as 1."""
     return lambda value, *depth: extra(int(value) if type(value) is bool else value, *depth)
 
 
 def any_depth(extra: Any) -> Any:
-    """Nothing ends the recursion but the interpreter."""
+    """Recurse to any depth, until the interpreter refuses."""
     return lambda value, *_depth: extra(value, 10**9)
 
 
 def compared_as_equal(_: Any) -> Any:
-    """-0.0 equals 0.0."""
+    """Take -0.0 for 0.0."""
     return lambda value: value == 0.0
 
 
 # ── receipts ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def field_rule(name: str, rule: Callable[[object], bool], *default: object) -> Any:
-    """A field is read by another rule, with the same default unless another is given."""
-    return lambda fields: {**fields, name: (rule, default[0] if default else fields[name][1])}
+def field_rule(name: str, domain: Domain) -> Any:
+    """Read a field by another rule."""
+    return lambda rules: {**rules, name: domain}
 
 
 def known_fields_only(read_fields: Any) -> Any:
-    """Fields that nobody knows are ignored."""
+    """Ignore unknown fields."""
 
-    def wrong(value: object, fields: dict[str, Any], what: str) -> Any:
-        known = {name: value[name] for name in value if name in fields} if type(value) is dict else value
-        return read_fields(known, fields, what)
+    def wrong(value: object, rules: dict[str, Any], *rest: Any) -> Any:
+        known = {name: value[name] for name in value if name in rules} if type(value) is dict else value
+        return read_fields(known, rules, *rest)
 
     return wrong
 
 
-def selection_made_up(check_receipt: Any) -> Any:
-    """A terminal without a selection counts as selected."""
+def selection_made_up(check_agreement: Any) -> Any:
+    """Count a terminal without a selection as selected."""
 
     def wrong(receipt: Receipt) -> None:
         missing = receipt.terminal_selection is None and receipt.terminal_model_call_id is not None
-        check_receipt(evolve(receipt, terminal_selection="heuristic") if missing else receipt)
+        check_agreement(evolve(receipt, terminal_selection="heuristic") if missing else receipt)
 
     return wrong
 
 
+def identifier_without_slash(value: object) -> bool:
+    """Any identifier without a slash, the reserved one too."""
+    return is_identifier(value) and "/" not in str(value)
+
+
 def numbers_and_more(value: object) -> bool:
-    """A reward is whatever float() takes."""
+    """Accept as a reward whatever float() takes."""
     try:
         return math.isfinite(float(value))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -81,7 +86,7 @@ def numbers_and_more(value: object) -> bool:
 
 
 def unguarded_number(value: object) -> bool:
-    """Integers that no float holds are not thought of."""
+    """Forget that no float may hold an integer."""
     return type(value) in (int, float) and math.isfinite(float(value))  # type: ignore[arg-type]
 
 
@@ -89,17 +94,17 @@ def unguarded_number(value: object) -> bool:
 
 
 def unstamped_first(_: Any) -> Any:
-    """A root without a stamp was admitted before all others."""
+    """Treat a root without a stamp as admitted before all others."""
     return lambda record: -math.inf if record.admitted_at is None else record.admitted_at
 
 
 def no_preference(_: Any) -> Any:
-    """Abandoned retries count like the calls that were continued."""
+    """Count abandoned retries like the calls that were continued."""
     return lambda candidates, _records: candidates
 
 
 def stop_where_it_forks(select_terminal: Any) -> Any:
-    """Where two calls continue the same one, that one is the terminal."""
+    """Where two calls continue the same one, select that one as the terminal."""
 
     def wrong(records: tuple[CallRecord, ...]) -> TerminalSelection:
         selection: TerminalSelection = select_terminal(records)
@@ -164,14 +169,14 @@ MUTANTS: Final = (
         "RECEIPT-1",
         "contract section 3",
         "A manifest row without a mode is read as one of text.",
-        patches(receipt__MANIFEST_FIELDS=field_rule("mode", one_of(CAPTURE_MODES), MODE_TEXT)),
+        patches(receipt__MANIFEST_DEFAULTS=lambda defaults: {**defaults, "mode": MODE_TEXT}),
     ),
     Mutant(
         "selection-not-required",
         "RECEIPT-2",
         "NVIDIA-NeMo/Gym 2823",
         "An unpoisoned receipt without a selection is accepted.",
-        patches(receipt__check_receipt=selection_made_up),
+        patches(receipt__check_agreement=selection_made_up),
     ),
     Mutant(
         "unknown-fields-ignored",
@@ -181,18 +186,25 @@ MUTANTS: Final = (
         patches(receipt__read_fields=known_fields_only),
     ),
     Mutant(
+        "reserved-id-is-a-rollout",
+        "RECEIPT-2",
+        "contract decision D24",
+        "A receipt may take the id under which generation cuts are staged.",
+        patches(receipt__RECEIPT_FIELDS=field_rule("rollout_id", Domain(identifier_without_slash, "an identifier"))),
+    ),
+    Mutant(
         "rewards-of-any-type",
         "RECEIPT-2",
         "contract decision D16",
         'true and "3.0" are read as rewards.',
-        patches(receipt__RECEIPT_FIELDS=field_rule("reward", lambda value: value is None or numbers_and_more(value))),
+        patches(receipt__RECEIPT_FIELDS=field_rule("reward", nullable(Domain(numbers_and_more, "a number")))),
     ),
     Mutant(
         "huge-rewards-raise",
         "RECEIPT-3",
         "contract decision D4",
         "A reward of 400 digits dies in an OverflowError.",
-        patches(receipt__RECEIPT_FIELDS=field_rule("reward", nullable(unguarded_number))),
+        patches(receipt__RECEIPT_FIELDS=field_rule("reward", nullable(Domain(unguarded_number, "a number")))),
     ),
     Mutant(
         "unstamped-roots-first",
@@ -213,6 +225,6 @@ MUTANTS: Final = (
         "TERMINAL-2",
         "contract section 3",
         "Where the walk cannot decide, the row ends at the fork, and what was generated after it is lost.",
-        patches(oracle__select_terminal=stop_where_it_forks),
+        patches(judge__oracle__select_terminal=stop_where_it_forks),
     ),
 )

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from rollproof.properties.mutants.mutant import Mutant, passing, patches
 from rollproof.spec.outcomes import RolloutOutcome
-from rollproof.spec.plane import Get, Outage, Staging
+from rollproof.spec.plane import DataPlane, Get, Outage
 from rollproof.spec.records import LinearizedRow, Receipt
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.staged import Row
@@ -17,7 +17,7 @@ from rollproof.spec.tensor import Tensor
 
 
 def with_dead_branches(linearize: Any) -> Any:
-    """Every staged call's tokens follow, on the chain or not."""
+    """Append every staged call's tokens, on the chain or not."""
 
     def wrong(receipt: Receipt, calls: Any) -> LinearizedRow:
         row: LinearizedRow = linearize(receipt, calls)
@@ -33,7 +33,7 @@ def with_dead_branches(linearize: Any) -> Any:
 
 
 def versions_of_chain(_: Any) -> Any:
-    """The range is read off the terminal chain."""
+    """Read the range off the terminal chain."""
 
     def wrong(receipt: Receipt) -> tuple[int, int]:
         by_id = {record.model_call_id: record for record in receipt.manifest}
@@ -47,7 +47,7 @@ def versions_of_chain(_: Any) -> Any:
 
 
 def rounded_logprobs(lay_out: Any) -> Any:
-    """Log-probabilities go through text with a few decimals and come back as other float64 values."""
+    """Write log-probabilities with a few decimals, so that they come back as other float64 values."""
 
     def wrong(rollout_id: str, chain: Any) -> LinearizedRow:
         row: LinearizedRow = lay_out(rollout_id, chain)
@@ -57,7 +57,7 @@ def rounded_logprobs(lay_out: Any) -> Any:
 
 
 def raise_on_nan(is_usable_reward: Any) -> Any:
-    """An assertion instead of a rejection."""
+    """Fail an assertion instead of rejecting."""
 
     def wrong(reward: Any) -> bool:
         if isinstance(reward, float) and reward != reward:
@@ -68,26 +68,26 @@ def raise_on_nan(is_usable_reward: Any) -> Any:
 
 
 def any_number(is_usable_reward: Any) -> Any:
-    """NaN and infinity are numbers."""
+    """Accept NaN and infinity as numbers."""
     return lambda reward: is_usable_reward(reward) or (isinstance(reward, float) and not is_finite(reward))
 
 
 def is_finite(value: float) -> bool:
-    """Whether it is a number at all, and not infinite."""
+    """Return whether it is a number at all, and not infinite."""
     return value - value == 0.0
 
 
-def null_is_zero(accept: Any) -> Any:
-    """A missing reward is 0.0."""
+def null_is_zero(finalize_rollout: Any) -> Any:
+    """Take a missing reward for 0.0."""
 
     def wrong(config: Any, rollout_id: str, receipt: Any, reward: Any, *rest: Any) -> Any:
-        return accept(config, rollout_id, receipt, 0.0 if reward is None else reward, *rest)
+        return finalize_rollout(config, rollout_id, receipt, 0.0 if reward is None else reward, *rest)
 
     return wrong
 
 
 def outage_is_a_miss(fetch: Any) -> Any:
-    """Whatever goes wrong while reading means that rows are missing."""
+    """Take every error while reading for missing rows."""
 
     def wrong(*arguments: Any) -> Any:
         try:
@@ -99,46 +99,47 @@ def outage_is_a_miss(fetch: Any) -> Any:
 
 
 def row_by_row(fetch: Any) -> Any:
-    """Rows are looked up one by one before they are read together."""
+    """Look rows up one by one before they are read together."""
 
-    def wrong(config: Any, receipt: Receipt, staging: Staging, effects: list[Any]) -> Any:
-        staged = fetch(config, receipt, staging, effects)
-        (read,) = effects
-        effects[:0] = [Get(read.partition, (key,), read.columns) for key in read.keys]
+    def wrong(config: Any, receipt: Receipt, plane: DataPlane) -> Any:
+        staged = fetch(config, receipt, plane)
+        read = plane.effects[-1]
+        if isinstance(read, Get):
+            plane.effects[-1:-1] = [Get(read.partition, (key,), read.columns) for key in read.keys]
         return staged
 
     return wrong
 
 
-def what_is_there(accept: Any) -> Any:
-    """The manifest is taken to be what the data plane answered with."""
+def what_is_there(finalize_rollout: Any) -> Any:
+    """Take the rows that the data plane returned for the whole manifest."""
 
-    def wrong(config: Any, rollout_id: str, receipt: Any, reward: Any, staging: Staging, *rest: Any) -> Any:
+    def wrong(config: Any, rollout_id: str, receipt: Any, reward: Any, plane: DataPlane, *rest: Any) -> Any:
         manifest = receipt.get("manifest") if type(receipt) is dict else None
         if type(manifest) is list:
-            there = [row for row in manifest if type(row) is not dict or row.get("staging_key") in staging.rows]
+            there = [row for row in manifest if type(row) is not dict or row.get("staging_key") in plane.rows]
             receipt = {**receipt, "manifest": there}
-        return accept(config, rollout_id, receipt, reward, staging, *rest)
+        return finalize_rollout(config, rollout_id, receipt, reward, plane, *rest)
 
     return wrong
 
 
-def anybodys(check_receipt_for: Any) -> Any:
-    """Whose receipt it is does not matter."""
-    return lambda _rollout_id, receipt: check_receipt_for(receipt.rollout_id, receipt)
+def anybodys(check_identity: Any) -> Any:
+    """Ignore whose receipt it is."""
+    return lambda _rollout_id, receipt: check_identity(receipt.rollout_id, receipt)
 
 
 def one_id_more(decode_row: Any) -> Any:
-    """The vocabulary's size is an id."""
+    """Accept the vocabulary's size as an id."""
 
-    def wrong(row: Row, *, media: bool, vocab_size: int | None) -> Any:
-        return decode_row(row, media=media, vocab_size=None if vocab_size is None else vocab_size + 1)
+    def wrong(row: Row, *, vocab_size: int | None, **options: Any) -> Any:
+        return decode_row(row, vocab_size=None if vocab_size is None else vocab_size + 1, **options)
 
     return wrong
 
 
 def flat_only(scalar: Any) -> Any:
-    """A scalar column has one dimension."""
+    """Require one dimension of a scalar column."""
 
     def wrong(row: Row, name: str) -> int:
         if name in row and len(row[name].shape) > 1:
@@ -149,7 +150,7 @@ def flat_only(scalar: Any) -> Any:
 
 
 def columns_changed(change: Any) -> Any:
-    """Staged token columns are repaired before they are judged: ``change`` is handed all three by name."""
+    """Repair staged token columns before they are checked: ``change`` gets all three by name."""
 
     def replacement(decode_row: Any) -> Any:
         def wrong(row: Row, **options: Any) -> Any:
@@ -168,26 +169,26 @@ def columns_changed(change: Any) -> Any:
 
 
 def cut_to_shortest(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """All columns are as long as the shortest one."""
+    """Cut all columns to the length of the shortest one."""
     length = min(map(len, columns.values()))
     return {name: values[:length] for name, values in columns.items()}
 
 
 def filled_with_zeros(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """Missing log-probabilities are 0.0, surplus ones are dropped."""
+    """Fill missing log-probabilities with 0.0, and drop surplus ones."""
     length = len(columns["token_ids_delta"])
     padded = (*columns["generation_logprobs_delta"], *[0.0] * length)
     return {**columns, "generation_logprobs_delta": padded[:length]}
 
 
 def nan_is_zero(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """A log-probability that is NaN becomes 0.0."""
+    """Replace a NaN log-probability by 0.0."""
     values = columns["generation_logprobs_delta"]
     return {**columns, "generation_logprobs_delta": tuple(0.0 if value != value else value for value in values)}
 
 
 def folded(rebuild: Any) -> Any:
-    """A digest that does not match is one more invalid row."""
+    """Report a digest that does not match as one more invalid row."""
 
     def wrong(receipt: Receipt, staged: Any) -> LinearizedRow:
         try:
@@ -202,7 +203,7 @@ def folded(rebuild: Any) -> Any:
 
 
 def of_rollout(change: Any) -> Any:
-    """What comes out is another finalized rollout."""
+    """Return another finalized rollout than the rebuilt one."""
 
     def replacement(finalize_rollout: Any) -> Any:
         def wrong(*arguments: Any) -> RolloutOutcome:
@@ -215,17 +216,17 @@ def of_rollout(change: Any) -> Any:
 
 
 def keyless_if_rejected(outcome: RolloutOutcome) -> Any:
-    """A rejected rollout has no keys."""
+    """Return no keys for a rejected rollout."""
     return outcome.rollout if outcome.rollout.valid else evolve(outcome.rollout, staging_keys=())
 
 
 def versions_if_rejected(outcome: RolloutOutcome) -> Any:
-    """A rejected rollout says 0 where it has no weight version."""
+    """Return 0 for the weight versions that a rejected rollout does not have."""
     return outcome.rollout if outcome.rollout.valid else evolve(outcome.rollout, min_wv=0, max_wv=0)
 
 
 def keys_of_chain(outcome: RolloutOutcome) -> Any:
-    """An accepted rollout names the staged rows of its chain."""
+    """Return only the keys of the chain for an accepted rollout."""
     if outcome.row is None or outcome.receipt is None:
         return outcome.rollout
     keys = {record.model_call_id: record.staging_key for record in outcome.receipt.manifest}
@@ -238,7 +239,7 @@ MUTANTS: Final = (
         "ROLLOUT-7",
         "contract section 4",
         "Tokens of dead branches follow the terminal chain's.",
-        patches(oracle__linearize=with_dead_branches, rollout__linearize=with_dead_branches),
+        patches(judge__oracle__linearize=with_dead_branches, rollout__linearize=with_dead_branches),
     ),
     Mutant(
         "min-wv-of-chain",
@@ -280,14 +281,14 @@ MUTANTS: Final = (
         "ROLLOUT-4",
         "Ascend/TransferQueue 126, 160",
         "Asked for three rows the queue answers with two, and the two are taken for all.",
-        patches(rollout___accept=what_is_there),
+        patches(judge__oracle__finalize_rollout=what_is_there),
     ),
     Mutant(
         "identity-unchecked",
         "ROLLOUT-4",
         "NVIDIA-NeMo/RL 3923, 3794",
         "Results that were compacted are paired with other inputs: a receipt counts for whom it is handed in for.",
-        patches(rollout__check_receipt_for=anybodys),
+        patches(rollout__check_identity=anybodys),
     ),
     Mutant(
         "vocabulary-size-is-an-id",
@@ -343,21 +344,21 @@ MUTANTS: Final = (
         "ROLLOUT-6",
         "contract section 5",
         "A rejected rollout names no staging keys: its rows stay staged for ever.",
-        patches(oracle__finalize_rollout=of_rollout(keyless_if_rejected)),
+        patches(judge__oracle__finalize_rollout=of_rollout(keyless_if_rejected)),
     ),
     Mutant(
         "rejected-rollout-has-versions",
         "ROLLOUT-6",
         "contract section 5",
         "A rejected rollout took part under weight version 0.",
-        patches(oracle__finalize_rollout=of_rollout(versions_if_rejected)),
+        patches(judge__oracle__finalize_rollout=of_rollout(versions_if_rejected)),
     ),
     Mutant(
         "null-reward-is-zero",
         "ROLLOUT-9",
         "huggingface/trl 6427, 5775",
         "A rollout whose reward is null is trained with 0.0.",
-        patches(rollout___accept=null_is_zero),
+        patches(judge__oracle__finalize_rollout=null_is_zero),
     ),
     Mutant(
         "nan-reward-published",
@@ -371,6 +372,6 @@ MUTANTS: Final = (
         "ROLLOUT-11",
         "contract section 5",
         "An accepted rollout names the keys of its chain alone: dead branches stay staged.",
-        patches(oracle__finalize_rollout=of_rollout(keys_of_chain)),
+        patches(judge__oracle__finalize_rollout=of_rollout(keys_of_chain)),
     ),
 )

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from rollproof.properties.mutants.mutant import Mutant, patches
+from rollproof.properties.mutants.mutant import Mutant, patches, remembering
 from rollproof.spec.assembly import TokenRoutes
 from rollproof.spec.constants import ROUTE_SENTINEL
-from rollproof.spec.outcomes import RolloutOutcome
+from rollproof.spec.receipt import manifest_rows
 from rollproof.spec.records import RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.rollout import distinct_keys
 from rollproof.spec.tensor import Tensor
+from rollproof.spec.values import is_identifier
 
 
 def each_id(change: Callable[[int], int]) -> Any:
-    """Ids change on their way from the fragment into the row, and are not checked before."""
+    """Change ids on their way from the fragment into the row, and do not check them before."""
 
     def replacement(token_routes: Any) -> Any:
         return lambda routes: (tuple(change(expert) for expert in token) for token in token_routes(routes))
@@ -27,7 +27,7 @@ def each_id(change: Callable[[int], int]) -> Any:
 
 
 def each_row(change: Callable[[list[TokenRoutes]], list[TokenRoutes]]) -> Any:
-    """A fragment's tokens are misread."""
+    """Misread a fragment's tokens."""
 
     def replacement(token_routes: Any) -> Any:
         def wrong(routes: Tensor) -> Iterator[TokenRoutes]:
@@ -39,12 +39,12 @@ def each_row(change: Callable[[list[TokenRoutes]], list[TokenRoutes]]) -> Any:
 
 
 def lost_last(tokens: list[TokenRoutes]) -> list[TokenRoutes]:
-    """One route fewer than tokens: the last one becomes sentinel."""
+    """Return one route fewer than tokens: the last one becomes sentinel."""
     return [*tokens[:-1], (ROUTE_SENTINEL,) * len(tokens[-1])] if tokens else tokens
 
 
 def tolerating(*codes: Code) -> Any:
-    """The check of ids lets some violations pass."""
+    """Let some violations pass the check of ids."""
 
     def replacement(check_ids: Any) -> Any:
         def wrong(*arguments: Any) -> None:
@@ -60,7 +60,7 @@ def tolerating(*codes: Code) -> Any:
 
 
 def unrouted_as(vector: Callable[[int], list[int]]) -> Any:
-    """Rows without routes are filled with something else than sentinels."""
+    """Fill rows without routes with something else than sentinels."""
 
     def replacement(row_routes: Any) -> Any:
         def wrong(rollout: Any, length: int, dims: tuple[int, int]) -> Tensor:
@@ -74,75 +74,68 @@ def unrouted_as(vector: Callable[[int], list[int]]) -> Any:
 
 
 def changed_plan(change: Callable[[RouteAssemblyPlan], RouteAssemblyPlan]) -> Any:
-    """The plan of a row is another one."""
+    """Change the plan of a row."""
     return lambda rollout_plan: lambda *arguments: change(rollout_plan(*arguments))
 
 
 def changed_routes(change: Callable[[Tensor], Tensor]) -> Any:
-    """The assembled routes of a row are others."""
+    """Change the assembled routes of a row."""
     return lambda execute: lambda *arguments, **options: change(execute(*arguments, **options))
 
 
 def all_or_nothing(routes: Tensor) -> Tensor:
-    """One sentinel token turns replay off for the whole row."""
+    """Turn replay off for the whole row if one token is sentinel."""
     if ROUTE_SENTINEL not in routes.values():
         return routes
     return Tensor.of(routes.dtype, [ROUTE_SENTINEL] * routes.count, routes.shape)
 
 
 def every_branch() -> dict[str, Any]:
-    """Routes are taken from the manifest's calls one after the other, on the chain or not."""
+    """Take routes from the manifest's calls one after the other, on the chain or not."""
     staged: list[Any] = []
-
-    def remember(rebuild: Any) -> Any:
-        def wrong(receipt: Any, rows: Any) -> Any:
-            staged[:] = rows
-            return rebuild(receipt, rows)
-
-        return wrong
 
     def from_all(assemble_directly: Any) -> Any:
         def wrong(config: Any, plan: Any, chain: Any, dims: Any) -> Any:
-            routes, known = assemble_directly(config, plan, chain, dims)
+            routes = assemble_directly(config, plan, chain, dims)
             if routes is None:
-                return routes, known
+                return None
             width = routes.shape[1] * routes.shape[2]
             ids: list[Any] = []
             for row in staged:
                 nothing = [ROUTE_SENTINEL] * (row.call.delta_len * width)
                 ids += nothing if row.routed_experts is None else row.routed_experts.values()
-            return Tensor.of("int16", ids[: routes.count], routes.shape), known
+            return Tensor.of("int16", ids[: routes.count], routes.shape)
 
         return wrong
 
-    return patches(rollout__rebuild=remember, routes__assemble_directly=from_all)
+    return patches(rollout__rebuild=remembering(staged), routes__assemble_directly=from_all)
 
 
 def rejected_teaches() -> dict[str, Any]:
-    """(L, K) is kept from a rollout that is rejected in the end."""
+    """Keep (L, K) from a rollout that is rejected in the end."""
     seen: list[Any] = []
 
     def learn(assemble_directly: Any) -> Any:
         def wrong(*arguments: Any) -> Any:
-            routes, dims = assemble_directly(*arguments)
-            seen[:] = [dims]
-            return routes, dims
+            routes = assemble_directly(*arguments)
+            seen.extend([] if routes is None else [routes.shape[1:]])
+            return routes
 
         return wrong
 
-    def keep(finalize_rollout: Any) -> Any:
-        def wrong(*arguments: Any) -> RolloutOutcome:
-            seen.clear()
-            outcome: RolloutOutcome = finalize_rollout(*arguments)
-            return evolve(outcome, dims=seen[0]) if outcome.dims is None and seen else outcome
+    def keep(known_dims: Any) -> Any:
+        def wrong(config: Any, outcomes: Any, dims: Any) -> Any:
+            if not outcomes:
+                seen.clear()
+            return known_dims(config, outcomes, dims) or (seen[0] if seen else None)
 
         return wrong
 
-    return patches(routes__assemble_directly=learn, group__finalize_rollout=keep)
+    return patches(routes__assemble_directly=learn, group__known_dims=keep)
 
 
 def tail_first(classify_span: Any) -> Any:
-    """A fragment that covers a whole span with carry is taken for a tail."""
+    """Take a fragment that covers a whole span with carry for a tail."""
 
     def wrong(carry_len: int, generation_len: int, staged_route_len: int) -> Any:
         mode = classify_span(carry_len, generation_len, staged_route_len)
@@ -152,22 +145,24 @@ def tail_first(classify_span: Any) -> Any:
 
 
 def no_routes_if_sentinel(assemble_directly: Any) -> Any:
-    """A row whose fragments are all sentinel is reported as one without routes."""
+    """Report a row whose fragments are all sentinel as one without routes."""
 
     def wrong(*arguments: Any) -> Any:
-        routes, dims = assemble_directly(*arguments)
-        return (None if routes is not None and set(routes.values()) == {ROUTE_SENTINEL} else routes), dims
+        routes = assemble_directly(*arguments)
+        return None if routes is not None and set(routes.values()) == {ROUTE_SENTINEL} else routes
 
     return wrong
 
 
 def all_manifest_keys(_: Any) -> Any:
     """Whatever the manifest lists is taken for the rollout's own."""
-    return lambda _rollout_id, receipt: distinct_keys(receipt)
+    return lambda _id, receipt: tuple(
+        dict.fromkeys(row["staging_key"] for row in manifest_rows(receipt) if is_identifier(row.get("staging_key")))
+    )
 
 
 def raise_on_other_model(check_shape: Any) -> Any:
-    """A rollout of another (L, K) raises."""
+    """Raise for a rollout of another (L, K)."""
 
     def wrong(routes: Tensor, span: RouteSpan, dims: Any) -> Any:
         if dims is not None and len(routes.shape) == 3 and routes.shape[1:] != dims:
@@ -178,12 +173,12 @@ def raise_on_other_model(check_shape: Any) -> Any:
 
 
 def uncounted(execute_published_plan: Any) -> Any:
-    """Nobody hears why a row could not be replayed."""
+    """Do not report why a row could not be replayed."""
     return lambda *arguments, **options: evolve(execute_published_plan(*arguments, **options), failure=None)
 
 
 def one_late(execute_published_plan: Any) -> Any:
-    """The policy replays every route one token late."""
+    """Replay every route one token late in the policy."""
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         row = execute_published_plan(*arguments, **options)
@@ -195,7 +190,7 @@ def one_late(execute_published_plan: Any) -> Any:
 
 
 def unsigned_bytes(decode_routes: Any) -> Any:
-    """int8 is read as uint8: the sentinel becomes expert 255."""
+    """Read int8 as uint8: the sentinel becomes expert 255."""
 
     def wrong(payload: Any) -> Tensor:
         routes: Tensor = decode_routes(payload)
@@ -207,7 +202,7 @@ def unsigned_bytes(decode_routes: Any) -> Any:
 
 
 def any_field(_: Any) -> Any:
-    """Unknown fields are ignored, missing ones are null."""
+    """Ignore unknown fields, and take missing ones for null."""
     return lambda value, names, _what: {name: dict(value).get(name) for name in names}
 
 
@@ -249,6 +244,20 @@ MUTANTS: Final = (
         "radixark/miles 2770",
         "A partly sentinel vector is replayed.",
         patches(assembly__check_ids=tolerating(Code.FRAGMENT_PARTIAL_SENTINEL)),
+    ),
+    Mutant(
+        "other-boundaries-unnoticed",
+        "ROUTE-17",
+        "contract decision D21",
+        "Only the boundary's index is looked for: other spellings of a boundary route are published as if absent.",
+        patches(routes__ROUTE_BOUNDARY_FIELDS=lambda names: names[:1]),
+    ),
+    Mutant(
+        "attachment-is-malformed",
+        "ROUTE-17",
+        "contract decision D22",
+        "A row whose routes are a native attachment counts as a malformed row, and not as one of an unknown encoding.",
+        patches(staged__ROUTE_ENCODINGS=lambda known: known[:-1]),
     ),
     Mutant(
         "boundary-route-lost",
@@ -301,14 +310,14 @@ MUTANTS: Final = (
         "ROUTE-16",
         "contract decision D14",
         "A deferred plan cleans up whatever its receipt lists.",
-        patches(rollout__owned_keys=all_manifest_keys, group__owned_keys=all_manifest_keys),
+        patches(rollout__owned_keys=all_manifest_keys),
     ),
     Mutant(
         "tail-before-full",
         "ROUTE-4",
         "contract section 6",
         "Full and tail are swapped where both lengths fit.",
-        patches(oracle__classify_span=tail_first),
+        patches(judge__oracle__classify_span=tail_first),
     ),
     Mutant(
         "all-sentinel-is-none",
@@ -343,28 +352,32 @@ MUTANTS: Final = (
         "ROUTE-7",
         "radixark/miles 645",
         "One sentinel token turns replay off for the whole sequence.",
-        patches(oracle__execute=changed_routes(all_or_nothing), routes__execute=changed_routes(all_or_nothing)),
+        patches(
+            judge__oracle__execute=changed_routes(all_or_nothing),
+            routes__execute=changed_routes(all_or_nothing),
+            replay__execute=changed_routes(all_or_nothing),
+        ),
     ),
     Mutant(
         "deferred-one-token-late",
         "ROUTE-12",
         "contract section 6",
         "The policy replays deferred routes one token late.",
-        patches(oracle__execute_published_plan=one_late),
+        patches(judge__oracle__execute_published_plan=one_late),
     ),
     Mutant(
         "deferred-failures-uncounted",
         "ROUTE-13",
         "NVIDIA-NeMo/RL 3837",
         "Deferred failures are counted where nobody reads.",
-        patches(oracle__execute_published_plan=uncounted),
+        patches(judge__oracle__execute_published_plan=uncounted),
     ),
     Mutant(
         "int8-read-unsigned",
         "ROUTE-1",
         "sgl-project/sglang 9499",
         "The sentinel in int8 is read as expert 255.",
-        patches(oracle__decode_routes=unsigned_bytes),
+        patches(judge__oracle__decode_routes=unsigned_bytes),
     ),
     Mutant(
         "lenient-dimensions",
@@ -378,7 +391,7 @@ MUTANTS: Final = (
         "ROUTE-3",
         "contract decision D9",
         "The encoder pads base64 that needs no padding.",
-        patches(oracle__encode_routes=lambda encode: lambda routes: encode(routes).rstrip("=") + "="),
+        patches(judge__oracle__encode_routes=lambda encode: lambda routes: encode(routes).rstrip("=") + "="),
     ),
     Mutant(
         "lenient-plan-fields",
@@ -393,7 +406,7 @@ MUTANTS: Final = (
         "contract section 6",
         "Encoding a plan reverses its cleanup keys.",
         patches(
-            oracle__encode_plan=lambda encode: (
+            judge__oracle__encode_plan=lambda encode: (
                 lambda plan: {
                     **encode(plan),
                     "cleanup_staging_keys": encode(plan)["cleanup_staging_keys"][::-1],
@@ -406,8 +419,8 @@ MUTANTS: Final = (
         "codec-crashes",
         "ROUTE-10",
         "contract decision D4",
-        "A payload that is no text dies in an attribute error.",
-        patches(oracle__decode_routes=lambda decode: lambda payload: decode(payload) if payload.split else None),
+        "A payload that is not a string dies in an attribute error.",
+        patches(judge__oracle__decode_routes=lambda decode: lambda payload: decode(payload) if payload.split else None),
     ),
     Mutant(
         "route-coverage-of-all-rows",

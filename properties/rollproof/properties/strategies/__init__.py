@@ -1,5 +1,5 @@
 """Hypothesis strategies over requests of the contract.
 
-``histories`` draws valid rollouts, ``groups`` draws groups of them, ``breaks`` turns them into rollouts that one rule
-rejects, ``hostile`` draws what no rollout ever looked like, and ``requests`` lists all of it as named streams.
+``rollouts`` builds and draws valid rollouts, ``breaks`` turns them into rollouts that one rule rejects, ``hostile``
+draws values that no rollout ever contained, and ``streams`` lists the requests of each area as named streams.
 """

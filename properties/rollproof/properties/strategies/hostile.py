@@ -1,4 +1,4 @@
-"""What no rollout ever looked like: hostile JSON for receipts, hostile columns for staged rows.
+"""Hostile JSON for receipts and hostile columns for staged rows, unlike any real rollout.
 
 The recipes for what is too deep or too large to be drawn are in ``recipes``; they are offered here as well.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from rollproof.properties.strategies.draft import Draft, fresh
-from rollproof.properties.strategies.histories import histories
-from rollproof.properties.strategies.history import History
-from rollproof.properties.strategies.recipes import (
+from rollproof.properties.strategies.rollouts.draft import Draft, fresh
+from rollproof.properties.strategies.rollouts.histories import histories
+from rollproof.properties.strategies.rollouts.history import History
+from rollproof.properties.strategies.rollouts.recipes import (
     RECIPES,
     BigInt,
     JsonText,
@@ -26,11 +26,11 @@ from rollproof.properties.strategies.recipes import (
     realize,
     realize_request,
 )
-from rollproof.properties.strategies.values import CHUNKS, REWARDS, UNUSABLE_REWARDS, Bytes, draw_bytes, json_values
-from rollproof.properties.strategies.worked import WORKED_EXAMPLE
+from rollproof.properties.strategies.rollouts.worked import WORKED_EXAMPLE
+from rollproof.properties.strategies.scalars import CHUNKS, REWARDS, UNUSABLE_REWARDS, Bytes, draw_bytes, json_values
 from rollproof.spec.constants import BASE_COLUMNS
+from rollproof.spec.judge.requests import FinalizeRollout, ParseReceipt
 from rollproof.spec.receipt import MANIFEST_FIELDS, RECEIPT_FIELDS
-from rollproof.spec.requests import FinalizeRollout, ParseReceipt
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
 
 __all__ = [
@@ -57,7 +57,7 @@ ODD: Final[tuple[Any, ...]] = (
     Nest("dict", 10), Nest("list", 100), Nest("dict", 1000), Nest("list", 1000, {"a": Nest("dict", 1000)}),
     JsonText('{"a": 1, "a": 2}'), JsonText("[1e400, -1e400, NaN]"), JsonText('"\\ud800"'), JsonText("1" + "0" * 400),
 )  # fmt: skip
-"""One of every kind of value that somebody's code did not expect."""
+"""One of every kind of value that code may not expect."""
 
 ODD_REWARDS: Final = tuple(value for value in ODD if type(value) not in RECIPES)
 
@@ -80,7 +80,7 @@ ROW_NAMES: Final = tuple(MANIFEST_FIELDS)
 
 
 def odd(decide: Bytes) -> Any:
-    """An odd value; by itself, or inside a list or an object."""
+    """Return an odd value, alone or inside a list or an object."""
     kind = decide.next()
     if kind == 255:
         return decide.choose(HUGE)
@@ -91,7 +91,7 @@ def odd(decide: Bytes) -> Any:
 
 
 def odd_values() -> SearchStrategy[Any]:
-    """JSON values of every kind: odd ones from a table, and drawn ones."""
+    """Draw JSON values of every kind: odd ones from a table, and drawn ones."""
     return CHUNKS.map(lambda data: odd(Bytes(data))) | json_values()
 
 
@@ -102,25 +102,25 @@ Mutation = Callable[[dict[str, Any], Bytes], Any]
 
 
 def rows_of(receipt: dict[str, Any]) -> list[Any]:
-    """The manifest, where it is still a list that is not empty; else a list to be thrown away."""
+    """Return the manifest where it is still a non-empty list; else a list to be thrown away."""
     rows = receipt.get("manifest")
     return rows if type(rows) is list and rows else [{}]
 
 
 def mutate_field(receipt: dict[str, Any], decide: Bytes) -> None:
-    """A field of the receipt becomes something odd."""
+    """Replace a field of the receipt by something odd."""
     receipt[decide.choose(RECEIPT_NAMES)] = odd(decide)
 
 
 def mutate_row_field(receipt: dict[str, Any], decide: Bytes) -> None:
-    """A field of a manifest row becomes something odd."""
+    """Replace a field of a manifest row by something odd."""
     row = decide.choose(rows_of(receipt))
     if type(row) is dict:
         row[decide.choose(ROW_NAMES)] = odd(decide)
 
 
 def drop_field(receipt: dict[str, Any], decide: Bytes) -> None:
-    """A field is missing."""
+    """Drop a field."""
     row = decide.choose(rows_of(receipt))
     record = row if type(row) is dict and decide.chance(128) else receipt
     if record:
@@ -128,14 +128,14 @@ def drop_field(receipt: dict[str, Any], decide: Bytes) -> None:
 
 
 def add_field(receipt: dict[str, Any], decide: Bytes) -> None:
-    """There is a field too many."""
+    """Add a field too many."""
     row = decide.choose(rows_of(receipt))
     record = row if type(row) is dict and decide.chance(128) else receipt
     record[decide.choose(ODD_FIELDS)] = odd(decide)
 
 
 def mutate_row(receipt: dict[str, Any], decide: Bytes) -> None:
-    """A manifest row becomes something odd, or is repeated, or is lost."""
+    """Replace a manifest row by something odd, repeat it, or lose it."""
     rows = rows_of(receipt)
     at = decide.below(min(len(rows), 256))
     match decide.below(3):
@@ -148,23 +148,23 @@ def mutate_row(receipt: dict[str, Any], decide: Bytes) -> None:
 
 
 def odd_manifest(receipt: dict[str, Any], decide: Bytes) -> None:
-    """The manifest is no list, or a list of anything."""
+    """Replace the manifest by something that is not a list, or by a list of anything."""
     values: tuple[Any, ...] = (5, None, True, "c0", {}, [5], [None], ["c0"], [[]], [{}], Nest("list", 10), {"": []})
     receipt["manifest"] = fresh(decide.choose(values))
 
 
 def scrambled(receipt: dict[str, Any], decide: Bytes) -> Any:
-    """Some fields of a receipt, each with something odd in it."""
+    """Return some fields of a receipt, each with something odd in it."""
     return {decide.choose(RECEIPT_NAMES): odd(decide) for _ in range(decide.below(6))}
 
 
 def something_else(receipt: dict[str, Any], decide: Bytes) -> Any:
-    """No receipt at all."""
+    """Return something that is not a receipt at all."""
     return odd(decide)
 
 
 def swapped_types(receipt: dict[str, Any], decide: Bytes) -> None:
-    """A value becomes the same value in another type: 2 and 2.0, 3.0 and "3.0", true and 1, a list and a tuple."""
+    """Replace a value by the same value in another type: 2 and 2.0, 3.0 and "3.0", true and 1, a list and a tuple."""
     row = decide.choose(rows_of(receipt))
     record = row if type(row) is dict and decide.chance(128) else receipt
     if record:
@@ -173,7 +173,7 @@ def swapped_types(receipt: dict[str, Any], decide: Bytes) -> None:
 
 
 def retyped(value: Any, decide: Bytes) -> Any:
-    """The value, written in another type."""
+    """Return the value, written in another type."""
     if type(value) is bool:
         return decide.choose((int(value), str(value).lower(), float(value)))
     if type(value) is int:
@@ -186,7 +186,7 @@ def retyped(value: Any, decide: Bytes) -> Any:
 
 
 def many_rows(receipt: dict[str, Any], decide: Bytes) -> None:
-    """Thousands of manifest rows, distinct or not."""
+    """List thousands of manifest rows, distinct or not."""
     row = decide.choose(rows_of(receipt))
     template = row if type(row) is dict else {}
     receipt["manifest"] = Rows(fresh(template), decide.choose((100, 1000, 2000)), distinct=decide.chance(128))
@@ -208,7 +208,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
 
 
 def hostile_receipt(receipt: Any, decide: Bytes) -> Any:
-    """The receipt after one to four mutations."""
+    """Return the receipt after one to four mutations."""
     kind = decide.next()
     if kind >= 253:
         many_rows(receipt, decide)
@@ -235,7 +235,7 @@ def _hostile_receipts(draw: DrawFn) -> ParseReceipt:
 
 
 def crowded_receipt(decide: Bytes) -> dict[str, Any]:
-    """A valid receipt of a thousand calls and more, all of them roots."""
+    """Return a valid receipt of a thousand calls and more, all of them roots."""
     receipt = WORKED_EXAMPLE.raw_receipt()
     row = receipt["manifest"][0]
     count = decide.choose((1000, 2000, 4000))
@@ -244,7 +244,7 @@ def crowded_receipt(decide: Bytes) -> dict[str, Any]:
 
 
 def hostile_receipts() -> SearchStrategy[ParseReceipt]:
-    """Any JSON value where a receipt should be: near-valid ones, scrambled ones, anything, deep and huge ones."""
+    """Draw any JSON value where a receipt should be: near-valid ones, scrambled ones, anything, deep and huge ones."""
     return _hostile_receipts()
 
 
@@ -276,7 +276,7 @@ def _texts(draw: DrawFn) -> ParseReceipt:
 
 
 def receipt_texts() -> SearchStrategy[ParseReceipt]:
-    """Receipts through JSON text: repeated keys, literals beyond JSON, escaped lone surrogates, nesting."""
+    """Draw receipts as JSON strings: repeated keys, literals beyond JSON, escaped lone surrogates, nesting."""
     return _texts()
 
 
@@ -305,7 +305,7 @@ def _hostile_rollouts(draw: DrawFn) -> FinalizeRollout:
 
 
 def hostile_rollouts() -> SearchStrategy[FinalizeRollout]:
-    """Finalizing over sound staged rows what is hardly a receipt, with rewards of any kind."""
+    """Draw requests to finalize what is hardly a receipt over sound staged rows, with rewards of any kind."""
     return _hostile_rollouts()
 
 
@@ -331,5 +331,5 @@ def _hostile_rows(draw: DrawFn) -> FinalizeRollout:
 
 
 def hostile_rows() -> SearchStrategy[FinalizeRollout]:
-    """Finalizing over staged rows with columns of any dtype, shape and content, or none."""
+    """Draw requests to finalize over staged rows with columns of any dtype, shape and content, or none."""
     return _hostile_rows()

@@ -1,4 +1,4 @@
-"""Named tensors, held in every way, and pairs of them that are equal or almost equal."""
+"""Named tensors, held in every way, and pairs of sets of them that are equal or almost equal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from attrs import evolve
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from rollproof.properties.strategies.media import DTYPES, draw_tensor
-from rollproof.properties.strategies.values import Bytes, draw_bytes
-from rollproof.spec.constants import MEDIA_DIGEST_FIELDS
-from rollproof.spec.requests import MediaDigest, SameMedia
+from rollproof.properties.strategies.rollouts.media import DTYPES, draw_tensor
+from rollproof.properties.strategies.scalars import Bytes, draw_bytes
+from rollproof.spec.constants import BUNDLE_FRAMES, MEDIA_DIGEST_FIELDS
+from rollproof.spec.judge.requests import MediaDigest, SameMedia
+from rollproof.spec.judge.views import VALUELESS, Entry, Held
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.views import VALUELESS, Entry, Held
 
 Entries = tuple[Entry, ...]
 
@@ -30,9 +30,9 @@ NAMES: Final = (
     "\uffff",
     "a|torch.uint8|(0,)|b",
 )
-"""Names of tensors: any text."""
+"""Names of tensors: any string."""
 NO_NAMES: Final[tuple[Any, ...]] = (1, None, b"imgs", 1.5, ("a",), "\ud800", True)
-"""What is no name, or no text."""
+"""Values that are not a name, or not a string."""
 SIMPLE: Final = (Held.CONTIGUOUS, Held.OFFSET, Held.TRANSPOSED, Held.STRIDED, Held.EXPANDED)
 LAZY: Final = (Held.CONJUGATED, Held.NEGATED)
 
@@ -41,12 +41,12 @@ LAZY: Final = (Held.CONJUGATED, Held.NEGATED)
 
 
 def finite(tensor: Tensor) -> Tensor:
-    """The tensor with bytes that are finite numbers in every dtype: NaNs lose their payload in lazy arithmetic."""
+    """Return the tensor with finite numbers as bytes in every dtype: NaNs lose their payload in lazy arithmetic."""
     return Tensor(tensor.dtype, tensor.shape, bytes(byte & 0xBF for byte in tensor.data))
 
 
 def alike(tensor: Tensor) -> Tensor:
-    """The tensor with its first slice in place of all of them."""
+    """Return the tensor with every slice replaced by its first."""
     if not tensor.shape or not tensor.count:
         return tensor
     size = len(tensor.data) // tensor.shape[0]
@@ -54,7 +54,7 @@ def alike(tensor: Tensor) -> Tensor:
 
 
 def draw_entry(decide: Bytes, name: Any) -> Entry:
-    """A tensor of any dtype and shape, held in any way that leaves it a value."""
+    """Draw a tensor of any dtype and shape, held in any way that leaves it a value."""
     tensor = draw_tensor(decide)
     held = decide.choose((*SIMPLE, *LAZY)) if decide.chance(160) else Held.CONTIGUOUS
     if held is Held.CONJUGATED:
@@ -67,7 +67,7 @@ def draw_entry(decide: Bytes, name: Any) -> Entry:
 
 
 def draw_entries(decide: Bytes) -> Entries | None:
-    """Up to three named tensors, now and then none at all."""
+    """Draw up to three named tensors, now and then none."""
     if decide.chance(16):
         return None
     names = list(NAMES)
@@ -75,27 +75,27 @@ def draw_entries(decide: Bytes) -> Entries | None:
 
 
 def relaid(decide: Bytes, entries: Entries) -> Entries:
-    """The same tensors, held otherwise and in another order."""
+    """Return the same tensors, held differently and in another order."""
     changed = [entry if entry.held in LAZY else evolve(entry, held=decide.choose(SIMPLE)) for entry in entries]
     at = decide.below(len(changed)) if changed else 0
     return (*changed[at:], *changed[:at])
 
 
 def draw_scheme(decide: Bytes) -> str:
-    """The scheme of a digest."""
+    """Draw the scheme of a digest."""
     return decide.choose(tuple(MEDIA_DIGEST_FIELDS))
 
 
 @st.composite
 def digests(draw: DrawFn) -> MediaDigest:
-    """Named tensors that have a digest."""
+    """Draw named tensors that have a digest."""
     decide = draw_bytes(draw, 64)
     return MediaDigest(draw_entries(decide), draw_scheme(decide))
 
 
 @st.composite
 def valueless(draw: DrawFn) -> MediaDigest:
-    """Named tensors of which one has no digest: by what it is, or by its name."""
+    """Draw named tensors of which one has no digest, because of its value or of its name."""
     decide = draw_bytes(draw, 64)
     entries = draw_entries(decide) or ()
     if decide.chance(96):
@@ -107,7 +107,7 @@ def valueless(draw: DrawFn) -> MediaDigest:
 
 @st.composite
 def valueless_pairs(draw: DrawFn) -> SameMedia:
-    """A set of tensors of which one has no digest, against itself or against another set."""
+    """Draw a set of tensors of which one has no digest, against itself or against another set."""
     odd = draw(valueless()).tensors
     return SameMedia(odd, odd if draw(st.booleans()) else draw_entries(draw_bytes(draw, 64)))
 
@@ -119,7 +119,7 @@ PairEdit = Callable[[Bytes, list[Entry]], list[Entry] | None]
 
 
 def flipped_bit(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """One bit of one tensor."""
+    """Flip one bit of one tensor."""
     at = decide.below(len(entries))
     tensor = entries[at].tensor
     if not tensor.data or tensor.dtype == "bool":
@@ -131,18 +131,18 @@ def flipped_bit(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
 
 
 def changed(entries: list[Entry], at: int, tensor: Tensor) -> list[Entry]:
-    """The entries with one tensor exchanged, held contiguously."""
+    """Return the entries with one tensor exchanged, held contiguously."""
     return [*entries[:at], Entry(entries[at].name, tensor), *entries[at + 1 :]]
 
 
 def other_name(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """One name."""
+    """Change one name."""
     at = decide.below(len(entries))
     return [*entries[:at], evolve(entries[at], name=f"{entries[at].name}."), *entries[at + 1 :]]
 
 
 def other_shape(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """Dimensions swapped, one added, or all flattened."""
+    """Swap dimensions, add one, or flatten them all."""
     at = decide.below(len(entries))
     tensor = entries[at].tensor
     shape = decide.choose((tensor.shape[::-1], (*tensor.shape, 1), (1, *tensor.shape), (tensor.count,)))
@@ -150,7 +150,7 @@ def other_shape(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
 
 
 def other_dtype(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """Another dtype of the same width: equal bytes, other values."""
+    """Return another dtype of the same width: equal bytes, other values."""
     at = decide.below(len(entries))
     tensor = entries[at].tensor
     width = ITEM_SIZES[tensor.dtype]
@@ -159,7 +159,7 @@ def other_dtype(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
 
 
 def split(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """One tensor in two pieces, under two names: nothing but borders differ."""
+    """Split one tensor into two, under two names: nothing but the boundaries differs."""
     at = decide.below(len(entries))
     entry, count = entries[at], entries[at].tensor.count
     size = ITEM_SIZES[entry.tensor.dtype]
@@ -172,20 +172,20 @@ def split(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
 
 
 def exchanged(_: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """Two tensors under each other's names."""
+    """Swap the names of two tensors."""
     if len(entries) < 2 or entries[0].tensor == entries[1].tensor:
         return None
     return [evolve(entries[1], name=entries[0].name), evolve(entries[0], name=entries[1].name), *entries[2:]]
 
 
 def lost(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """One tensor fewer."""
+    """Lose one tensor."""
     at = decide.below(len(entries))
     return [*entries[:at], *entries[at + 1 :]]
 
 
 def cut_tail(decide: Bytes, entries: list[Entry]) -> list[Entry] | None:
-    """A tensor without its last slice."""
+    """Cut off a tensor's last slice."""
     at = decide.below(len(entries))
     tensor = entries[at].tensor
     if not tensor.shape or not tensor.count:
@@ -203,12 +203,12 @@ NOTHING: Final = Tensor("uint8", (0,), b"")
 
 
 def one(tensor: Tensor, held: Held = Held.CONTIGUOUS, name: Any = "a") -> Entries:
-    """A single tensor."""
+    """Return a single tensor."""
     return (Entry(name, tensor, held),)
 
 
 def bfloat16(*values: int) -> Tensor:
-    """A tensor of these bit patterns."""
+    """Return a tensor of these bit patterns."""
     return Tensor("bfloat16", (len(values),), b"".join(value.to_bytes(2, "little") for value in values))
 
 
@@ -226,7 +226,7 @@ HARD_PAIRS: Final[dict[str, SameMedia]] = {
     "conjugated": SameMedia(one(COMPLEX, Held.CONJUGATED), one(COMPLEX)),
     "negated": SameMedia(one(Tensor.of("float32", [1.0]), Held.NEGATED), one(Tensor.of("float32", [1.0]))),
     "quantization": SameMedia(one(BYTE, Held.QUANTIZED), one(BYTE, Held.QUANTIZED_COARSER)),
-    "name that is no text": SameMedia(one(BYTE, name=1), one(BYTE, name="1")),
+    "name that is not a string": SameMedia(one(BYTE, name=1), one(BYTE, name="1")),
     "negative zero": SameMedia(one(Tensor.of("float32", [0.0])), one(Tensor.of("float32", [-0.0]))),
     "promotion": SameMedia(one(Tensor.of("float32", [1.0])), one(Tensor.of("float64", [1.0]))),
     "70000 and 80000, infinite in float16": SameMedia(one(bfloat16(0x4789)), one(bfloat16(0x479C))),
@@ -241,13 +241,16 @@ HARD_PAIRS: Final[dict[str, SameMedia]] = {
     "dtype without a name": SameMedia(one(BYTE, Held.OTHER_DTYPE), one(BYTE, Held.OTHER_DTYPE)),
     "null entry": SameMedia(one(BYTE, Held.NULL), ()),
     "frame counts": SameMedia(one(Tensor.of("int32", [8])), one(Tensor.of("int32", [16]))),
+    "frame counts of a video": SameMedia(
+        one(Tensor.of("int32", [8]), name=BUNDLE_FRAMES), one(Tensor.of("int32", [16]), name=BUNDLE_FRAMES)
+    ),
 }
 """Pairs that hashers have got wrong."""
 
 
 @st.composite
 def different(draw: DrawFn) -> SameMedia:
-    """Tensors that differ in one thing."""
+    """Draw sets of tensors that differ in one property."""
     decide = draw_bytes(draw, 96)
     entries = draw_entries(decide)
     if not entries:
@@ -259,7 +262,7 @@ def different(draw: DrawFn) -> SameMedia:
 
 @st.composite
 def equal(draw: DrawFn) -> SameMedia:
-    """The same tensors, held in two ways."""
+    """Draw the same tensors, held in two ways."""
     decide = draw_bytes(draw, 96)
     entries = draw_entries(decide)
     return SameMedia(entries, None if entries is None else relaid(decide, entries))

@@ -1,4 +1,4 @@
-"""Envelopes and plans as they travel: valid ones, and ones with one thing wrong."""
+"""Envelopes and plans in their wire format: valid ones, and ones with one thing wrong."""
 
 from __future__ import annotations
 
@@ -9,29 +9,37 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from rollproof.properties.strategies.routes import assemblies, fragments, model_shapes, route_payload
-from rollproof.spec.assembly import RouteFragment
+from rollproof.properties.strategies.rollouts.routes import assemblies, fragments, model_shapes, route_payload
+from rollproof.spec.constants import ROUTE_ENCODING_ENVELOPE
 from rollproof.spec.envelope import INT16_MAX, encode_routes, nested_lists
+from rollproof.spec.extras import RouteFragment
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.records import RouteAssemblyPlan
+from rollproof.spec.tensor import Tensor
 
 # ── envelopes ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @st.composite
 def payloads(draw: st.DrawFn) -> Any:
-    """An envelope or nested lists, valid."""
+    """Draw an envelope or nested lists, valid."""
     return route_payload(draw(fragments(draw(st.integers(1, 4)), draw(model_shapes()))))
+
+
+OTHER_ENCODINGS: Final = (base64.b85encode, base64.a85encode, base64.b32encode, base64.b16encode)
+"""What other servers write bytes as."""
+
+EXAMPLE: Final = RouteFragment(Tensor.of("int16", [4, 700, 0, 3, 2, 9], (3, 1, 2)), ROUTE_ENCODING_ENVELOPE, b"null")
 
 
 @st.composite
 def broken_payloads(draw: st.DrawFn) -> Any:
-    """What is no route tensor: an envelope that the encoder would not have written, or lists of something else."""
+    """Draw a payload that is not a route tensor: an envelope that no encoder writes, or malformed lists."""
     return draw(st.sampled_from(odd_payloads(draw(fragments(draw(st.integers(1, 2)), draw(model_shapes(2, 2)))))))
 
 
 def odd_payloads(valid: RouteFragment) -> list[Any]:
-    """Every way in which the payload of a valid fragment of up to nine tokens can be spoiled."""
+    """Return every way in which the payload of a valid fragment of up to nine tokens can be spoiled."""
     text = encode_routes(valid.routes)
     magic, dtype, shape, encoded = text.split(":")
     tokens = shape.split("x")[0]
@@ -74,6 +82,7 @@ def odd_payloads(valid: RouteFragment) -> list[Any]:
         f"{magic}:{dtype}:{shape}:={encoded[1:]}",
         f"{magic}:{dtype}:{shape}:é{encoded[1:]}",
         f"{magic}:{dtype}:{shape}:{encoded[:-1]}\n",
+        *(f"{magic}:{dtype}:{shape}:{encode(valid.routes.data).decode()}" for encode in OTHER_ENCODINGS),
         trailing_bits(1),
         trailing_bits(2),
         "nrlre1:int8:1024x1024x1024:AAAA",
@@ -86,6 +95,8 @@ def odd_payloads(valid: RouteFragment) -> list[Any]:
         1.5,
         True,
         {},
+        {"data": encoded, "shape": list(valid.routes.shape)},
+        {"data": base64.b85encode(valid.routes.data).decode(), "shape": list(valid.routes.shape)},
         [],
         [[]],
         [[[]]],
@@ -105,7 +116,7 @@ def odd_payloads(valid: RouteFragment) -> list[Any]:
 
 
 def trailing_bits(padding: int) -> str:
-    """An envelope whose last character carries a bit after the last byte: it decodes, and is not what is encoded."""
+    """Return an envelope with a bit after the last byte: it decodes, but the encoder would not have written it."""
     count = 3 - padding
     encoded = base64.b64encode(bytes(count)).decode()
     last = encoded.rstrip("=")[:-1] + "B" + "=" * padding
@@ -116,13 +127,13 @@ def trailing_bits(padding: int) -> str:
 
 
 def plans() -> st.SearchStrategy[RouteAssemblyPlan]:
-    """Valid plans."""
+    """Draw valid plans."""
     return assemblies().map(lambda whole: whole.plan)
 
 
 @st.composite
 def broken_plans(draw: st.DrawFn, kind: str = "") -> Any:
-    """The JSON of a plan with one thing wrong: what ``PLAN_BREAKS`` says under ``kind``, or under any of its names."""
+    """Draw a plan's JSON with one thing wrong: what ``PLAN_BREAKS`` says under ``kind``, or under any of its names."""
     plan = draw(assemblies(min_spans=1)).plan
     value: dict[str, Any] = json.loads(json.dumps(encode_plan(plan)))
     span = draw(st.sampled_from(value["spans"]))
@@ -211,4 +222,4 @@ PLAN_BREAKS: Final[dict[str, Callable[[st.DrawFn, dict[str, Any], dict[str, Any]
     "other digest version": _other_digest_version,
     "no digest": _no_digest,
 }
-"""What can be wrong with a plan's JSON."""
+"""The faults that a plan's JSON can have."""

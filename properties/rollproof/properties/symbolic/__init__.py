@@ -1,1 +1,1 @@
-"""Rules on scalars, for CrossHair to prove over all paths rather than to try on examples: ``rollproof prove``."""
+"""Rules on scalars that CrossHair proves over all paths, rather than on examples: ``rollproof prove``."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from attrs import evolve
 
-from rollproof.properties.symbolic.build import HASH, accepted, pick
+from rollproof.properties.strategies.rollouts.staged_calls import NO_DIGEST
+from rollproof.properties.symbolic.build import accepted, pick
 from rollproof.properties.symbolic.rule import rule
-from rollproof.spec.bundles import check_bundle, image_sizes, join, patch_count, patch_size
-from rollproof.spec.constants import BUNDLE_FRAMES, BUNDLE_PIXELS, BUNDLE_SIZES, IMAGE, VIDEO
+from rollproof.spec.bundles import patch_count, patch_size
+from rollproof.spec.constants import BUNDLE_FRAMES, BUNDLE_PIXELS, BUNDLE_SIZES, IMAGE
 from rollproof.spec.spans import MediaItem, check_runs, check_tokens, item_value, parse_items
 from rollproof.spec.tensor import Tensor
 
@@ -22,7 +22,7 @@ ITEM = MediaItem(
     modality=IMAGE,
     placeholder_offset=0,
     placeholder_length=1,
-    placeholder_digest=HASH,
+    placeholder_digest=NO_DIGEST,
     token_id=9,
     embedding_spans=((0, 1),),
     imgs_sizes=((1, 1),),
@@ -30,7 +30,7 @@ ITEM = MediaItem(
 
 
 def bundle(patches: int, sizes: Sequence[tuple[int, int]], frames: Sequence[int] = ()) -> dict[str, Tensor]:
-    """A bundle of one-pixel patches, each with values of its own."""
+    """Return a bundle of one-pixel patches, each with values of its own."""
     values = [float(value) for value in range(3 * patches)]
     tensors = {
         BUNDLE_PIXELS: Tensor.of("float32", values, (1, patches, 3)),
@@ -75,49 +75,6 @@ def sides_are_whole_patches(height: int, width: int, patch: int) -> bool:
     return accepted(patch_count, [(height, width)], side) == (height % side == 0 and width % side == 0)
 
 
-@rule("7", "MEDIA-1", "an image of up to 4 x 4 patches, 4 patches given", (2, 2))
-def a_bundle_has_the_patches_of_its_sizes(height: int, width: int) -> bool:
-    """A bundle is accepted iff its sizes add up to exactly the patches that it holds.
-
-    pre: 1 <= height <= 4
-    pre: 1 <= width <= 4
-    post: _
-    """
-    size = pick(range(5), height), pick(range(5), width)
-    return accepted(check_bundle, bundle(4, [size])) == (height * width == 4)
-
-
-@rule("7", "MEDIA-1", "2 videos of 1 or 2 frames each, 1 to 4 sizes", (2, 1, 3))
-def frames_add_up_to_the_sizes(first: int, second: int, sizes: int) -> bool:
-    """A bundle of videos is accepted iff it has one size for each frame of all videos.
-
-    pre: 1 <= first <= 2
-    pre: 1 <= second <= 2
-    pre: 1 <= sizes <= 4
-    post: _
-    """
-    count, frames = pick(range(7), sizes), [pick(range(4), first), pick(range(4), second)]
-    return accepted(check_bundle, bundle(count, [(1, 1)] * count, frames)) == (sum(frames) == count)
-
-
-@rule("7", "MEDIA-2", "2 calls of 1 to 3 images each", (1, 2))
-def a_chain_keeps_every_image(first: int, second: int) -> bool:
-    """Joining calls keeps all patches and all sizes, and their order.
-
-    pre: 1 <= first <= 3
-    pre: 1 <= second <= 3
-    post: _
-    """
-    counts = pick(range(4), first), pick(range(4), second)
-    sizes = [(1, side) for side in range(1, 1 + sum(counts))]
-    parts = [bundle(sum(map(prod, of)), of) for of in (sizes[: counts[0]], sizes[counts[0] :])]
-    joined = join(parts)
-    check_bundle(joined)
-    return image_sizes(joined[BUNDLE_SIZES]) == sizes and joined[BUNDLE_PIXELS].data == b"".join(
-        part[BUNDLE_PIXELS].data for part in parts
-    )
-
-
 @rule("7", "MEDIA-7", POSITIONS, (4, 6, 4, 2, 7, 3))
 def embedding_runs_are_inside_and_apart(offset: int, length: int, start: int, run: int, after: int, last: int) -> bool:
     """Two embedding runs are accepted iff they ascend inside the placeholder and do not touch: touching, they are one.
@@ -159,18 +116,6 @@ def sides_are_positive_int32(height: int, width: int) -> bool:
     """
     value = item_value(evolve(ITEM, imgs_sizes=((height, width),)))
     return accepted(parse_items, [value]) == (1 <= height < 2**31 and 1 <= width < 2**31)
-
-
-@rule("7", "MEDIA-7", "up to 3 sizes", (True, 2))
-def an_image_has_one_size(is_video: bool, sizes: int) -> bool:
-    """An image has exactly one size, a video one for each frame and at least one.
-
-    pre: 0 <= sizes <= 3
-    post: _
-    """
-    modality = VIDEO if is_video else IMAGE
-    value = item_value(evolve(ITEM, modality=modality, imgs_sizes=((1, 1),) * pick(range(4), sizes)))
-    return accepted(parse_items, [value]) == (sizes > 0 if is_video else sizes == 1)
 
 
 @rule("7", "MEDIA-7", "placeholders of up to 2**62 outside a carry of 4 tokens at up to 2**62", (10, 3, 12))

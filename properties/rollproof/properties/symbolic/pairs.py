@@ -1,4 +1,4 @@
-"""Rules that spec and implementation each state in their own way, side by side: CrossHair looks for a difference.
+"""Rules that spec and implementation each state in their own way, compared: CrossHair searches for a difference.
 
 Both sides take the same scalars and give plain values. Errors count by their type, or, where both reject with a code,
 by the code.
@@ -7,24 +7,10 @@ by the code.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
-import numpy as np
-import torch
-
-from rollproof.impl import assembly as impl_assembly
-from rollproof.impl import base64 as impl_base64
-from rollproof.impl import bundles as impl_bundles
-from rollproof.impl import checks as impl_checks
-from rollproof.impl import completion as impl_completion
-from rollproof.impl import digest as impl_digest
-from rollproof.impl import envelope as impl_envelope
-from rollproof.impl import group as impl_group
-from rollproof.impl import lineage as impl_lineage
-from rollproof.impl import outcomes as impl_outcomes
-from rollproof.impl import plan as impl_plan
-from rollproof.impl import spans as impl_spans
-from rollproof.impl import terminal as impl_terminal
-from rollproof.properties.symbolic.build import accepted, call_record, pick
+from rollproof.properties.strategies.rollouts.staged_calls import bare_record
+from rollproof.properties.symbolic.build import accepted, pick
 from rollproof.properties.symbolic.group import counted, request, rollout
 from rollproof.properties.symbolic.lineage import masked
 from rollproof.properties.symbolic.media import ITEM, bundle
@@ -33,13 +19,33 @@ from rollproof.properties.symbolic.rule import pair
 from rollproof.properties.symbolic.terminal import CALLS, manifest
 from rollproof.spec import assembly, bundles, completion, digest, envelope, lineage, plan, spans, terminal, values
 from rollproof.spec import group as spec_group
+from rollproof.spec import rows as spec_rows
 from rollproof.spec.records import CallRecord, Completion, Cut, LinkSpan, TrainedRow
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import Tensor
 
+# Which pairs there are is known without torch; only to compare their sides takes our implementation.
+with suppress(ModuleNotFoundError):
+    import numpy as np
+    import torch
+
+    from rollproof.impl import assembly as impl_assembly
+    from rollproof.impl import base64 as impl_base64
+    from rollproof.impl import bundles as impl_bundles
+    from rollproof.impl import checks as impl_checks
+    from rollproof.impl import completion as impl_completion
+    from rollproof.impl import digest as impl_digest
+    from rollproof.impl import envelope as impl_envelope
+    from rollproof.impl import group as impl_group
+    from rollproof.impl import lineage as impl_lineage
+    from rollproof.impl import outcomes as impl_outcomes
+    from rollproof.impl import plan as impl_plan
+    from rollproof.impl import spans as impl_spans
+    from rollproof.impl import terminal as impl_terminal
+
 
 def result_of(function: Callable[..., object], *arguments: object) -> object:
-    """What a function returns, or the code with which it rejects."""
+    """Return what a function returns, or the code with which it rejects."""
     try:
         return function(*arguments)
     except Rejected as rejected:
@@ -47,7 +53,7 @@ def result_of(function: Callable[..., object], *arguments: object) -> object:
 
 
 def code_of(function: Callable[..., object], *arguments: object) -> str:
-    """The code with which a function rejects, or "accepted"."""
+    """Return the code with which a function rejects, or "accepted"."""
     found = result_of(function, *arguments)
     return found if isinstance(found, str) else "accepted"
 
@@ -96,9 +102,9 @@ class TerminalChoice:
 
 
 def roots(first: int, second: int, unstamped: int) -> list[CallRecord]:
-    """Two roots with their times of admission; ``unstamped`` says which of them have none."""
+    """Return two roots with their times of admission; ``unstamped`` says which of them have none."""
     stamps = None if unstamped in (1, 3) else first, None if unstamped in (2, 3) else second
-    return [call_record(call, None, admitted_at=stamp) for call, stamp in zip(CALLS, stamps, strict=False)]
+    return [bare_record(call, None, admitted_at=stamp) for call, stamp in zip(CALLS, stamps, strict=False)]
 
 
 @pair("3", "TERMINAL-1", "2 roots, all integers as times, any of them unstamped", (5, 4, 0))
@@ -150,11 +156,12 @@ class FragmentUse:
 
     @staticmethod
     def spec(carry_len: int, generation_len: int, staged_route_len: int) -> tuple[int, int, int]:
-        return plan.sentinel_and_used(carry_len, generation_len, staged_route_len)
+        use = plan.fragment_use(carry_len, generation_len, staged_route_len)
+        return use.unrouted, use.first, use.rows
 
     @staticmethod
     def impl(carry_len: int, generation_len: int, staged_route_len: int) -> tuple[int, int, int]:
-        use = impl_plan.use_of(plan_of((carry_len, generation_len, staged_route_len), expected=0).spans[0])
+        use = impl_plan.use_of(impl_plan.RouteSpan("r/c", carry_len, generation_len, staged_route_len, 1, "0" * 64))
         return use.unrouted, use.first, use.rows
 
 
@@ -187,7 +194,7 @@ class Base64Length:
 
 
 def envelope_of(first: int, second: int) -> str:
-    """An envelope of one zero byte, whose first dimension is spelled with up to 2 characters."""
+    """Return an envelope of one zero byte, whose first dimension is spelled with up to 2 characters."""
     alphabet = (*"019+-_ ", "")
     return f"nrlre1:int8:{pick(alphabet, first % 8)}{pick(alphabet, second % 8)}x1x1:AA=="
 
@@ -206,7 +213,7 @@ class DimensionSpelling:
 
 
 def vector(first: int, second: int) -> list[int]:
-    """A vector of two expert ids from -2 to 2."""
+    """Return a vector of two expert ids from -2 to 2."""
     return [pick(range(-2, 3), first % 5), pick(range(-2, 3), second % 5)]
 
 
@@ -226,7 +233,7 @@ class VectorValidity:
 
 
 def item(offset: int, length: int, start: int, run: int, after: int, last: int) -> dict[str, object]:
-    """A media item with two embedding runs."""
+    """Return a media item with two embedding runs."""
     runs = [[start, run], [after, last]]
     fields = {"placeholder_offset": offset, "placeholder_length": length, "embedding_spans": runs}
     return spans.item_value(ITEM) | fields
@@ -246,7 +253,7 @@ class EmbeddingRuns:
 
 
 def one_run(offset: int, length: int, height: int, width: int) -> dict[str, object]:
-    """An image whose placeholder is one embedding run."""
+    """Return an image whose placeholder is one embedding run."""
     fields = {"placeholder_offset": offset, "placeholder_length": length, "embedding_spans": [[offset, length]]}
     return spans.item_value(ITEM) | fields | {"imgs_sizes": [[height, width]]}
 
@@ -279,7 +286,7 @@ class ImageSides:
 
 
 def named_images(height: int, frames: int) -> dict[str, Tensor]:
-    """A bundle of 2 patches and two images, the second of one patch; as one video or two where there are frames."""
+    """Return a bundle of 2 patches and two images, the second of one patch; with frames, as one or two videos."""
     size = pick(range(1, 4), height % 3), 1
     return bundle(2, [size, (1, 1)], pick(((), (2,), (1, 1), (1,), (2, 1)), frames % 5))
 
@@ -303,7 +310,7 @@ class BundleValidity:
 
 
 def completed(prefix: int, tail: int, first: int, second: int) -> tuple[list[Cut], list[Completion], list[TrainedRow]]:
-    """A cut after one token, its completion, and the trained row with two generated tokens."""
+    """Return a cut after one token, its completion, and the trained row with two generated tokens."""
     row = TrainedRow("r", (LinkSpan("a", 1, 0), LinkSpan("n", 0, 2)), (9, first, second))
     return [Cut("s", "r", (7,))], [Completion("s", "n", prefix, tail)], [row]
 
@@ -331,13 +338,13 @@ class VersionRange:
     def spec(first: bool, second: bool, older: int, newer: int, fallback: int) -> tuple[int, int]:
         both = ((first, older), (second, newer))
         rollouts = [rollout(valid, min_wv=version, max_wv=version) for valid, version in both]
-        return spec_group.weight_range(request(2, fallback_weight_version=fallback), rollouts)
+        return spec_rows.weight_range(request(2, fallback_weight_version=fallback), rollouts)
 
     @staticmethod
     def impl(first: bool, second: bool, older: int, newer: int, fallback: int) -> tuple[int, int]:
         found = [version if valid else None for valid, version in ((first, older), (second, newer))]
         rollouts = [
-            impl_outcomes.FinalizedRollout("r", version is not None, None, 0.0, min_wv=version, max_wv=version)
+            impl_outcomes.FinalizedRow("r", version is not None, None, 0.0, min_wv=version, max_wv=version)
             for version in found
         ]
         return impl_group.weight_range(request(2, fallback_weight_version=fallback), rollouts)

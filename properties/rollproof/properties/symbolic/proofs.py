@@ -1,4 +1,4 @@
-"""What came of rules and pairs, as values and as the table of the docs."""
+"""Outcomes of rules and pairs, as values and as the table of the docs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Proof:
 
 
 def summary(proofs: Sequence[Proof]) -> str:
-    """The outcome in one line."""
+    """Return the outcome in one line."""
     counts = Counter(proof.status for proof in proofs)
     parts = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
     return ", ".join(parts) or "nothing to prove"
 
 
 def as_json(items: Sequence[Rule | Pair], proofs: Sequence[Proof]) -> dict[str, Any]:
-    """Every item with its outcome, in the order of ``items``."""
+    """Return every item with its outcome, in the order of ``items``."""
     described = [
         {
             "module": item.module,
@@ -83,7 +83,7 @@ There the gate's examples stand alone. The text of error messages is left out of
 
 
 def as_table(items: Iterable[Rule | Pair], proofs: Iterable[Proof]) -> str:
-    """The page of the docs: everything but the seconds, which differ from run to run."""
+    """Return the page of the docs: everything but the seconds, which differ from run to run."""
     rows = list(zip(items, proofs, strict=True))
     tables = [
         ("## Rules", [row for row in rows if isinstance(row[0], Rule)]),

@@ -1,4 +1,4 @@
-"""Running CrossHair on rules and pairs: what came of each, and how long it took.
+"""Running CrossHair on rules and pairs: the outcome of each, and how long it took.
 
 CrossHair is needed only here, so that the catalogue of rules can be read without it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from unittest import mock
 
@@ -19,26 +19,28 @@ from crosshair.fnutil import FunctionInfo
 from crosshair.options import DEFAULT_OPTIONS, AnalysisKind, AnalysisOptionSet
 from crosshair.statespace import MessageType, VerificationStatus
 
-from rollproof.impl import checks
 from rollproof.properties.symbolic.proofs import Proof, Status
 from rollproof.properties.symbolic.rule import Pair, Rule
 from rollproof.spec import values
 
 
 def expect_tersely(holds: bool, field: str, value: object, expected: str) -> None:
-    """``expect`` without the value in its message: to write a number out, a solver must know each of its digits."""
+    """Do as ``expect``, without the value in the message: to write a number out, a solver must know its digits."""
     if not holds:
         raise ValueError(f"{field}: expected {expected}")
 
 
 def show_tersely(value: object) -> str:
-    """``show`` without the value, for the same reason: no rule is about the text of a message."""
+    """Do as ``show``, without the value, for the same reason: no rule is about the text of a message."""
     return f"a {type(value).__name__}"
 
 
 core.register_patch(values.expect, expect_tersely)
 core.register_patch(values.show, show_tersely)
-core.register_patch(checks.show, show_tersely)
+with suppress(ModuleNotFoundError):
+    from rollproof.impl import checks
+
+    core.register_patch(checks.show, show_tersely)
 
 
 def prove(item: Rule | Pair, timeout: float) -> Proof:
@@ -87,9 +89,9 @@ def compare(pair: Pair, timeout: float) -> Proof:
 
 @contextmanager
 def explorations() -> Iterator[list[Any]]:
-    """What CrossHair's searches came to, which ``diff_behavior`` does not say.
+    """Collect the results of CrossHair's searches, which ``diff_behavior`` does not report.
 
-    No more paths is not enough: some may have been given up.
+    That no paths are left is not enough: some may have been given up.
     """
     found: list[Any] = []
     explore = core.explore_loop
@@ -103,7 +105,7 @@ def explorations() -> Iterator[list[Any]]:
 
 
 def describe(difference: BehaviorDiff) -> str:
-    """A difference in one line: the arguments, and what each side gives."""
+    """Describe a difference in one line: the arguments, and what each side gives."""
     given = ", ".join(f"{name}={value}" for name, value in difference.args.items())
     sides = (result.error or result.return_repr for result in (difference.result1, difference.result2))
     return "given {}: spec {}, impl {}".format(given, *sides)

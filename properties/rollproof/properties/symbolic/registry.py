@@ -10,7 +10,7 @@ from rollproof.properties.symbolic.rule import Pair, Rule
 
 
 def rules_of(module: ModuleType) -> tuple[Rule, ...]:
-    """The rules that a module declares, in its order."""
+    """Return the rules that a module declares, in its order."""
     return tuple(value for value in vars(module).values() if isinstance(value, Rule))
 
 

@@ -1,7 +1,7 @@
-"""What a symbolic rule is: a sentence of the contract as a function of scalars that returns True.
+"""Symbolic rules: a sentence of the contract as a function of scalars that returns True.
 
 CrossHair runs such a function on symbolic values. Where it has followed every path and none returned False, the
-sentence holds for all arguments within the preconditions, not only for those that somebody tried.
+sentence holds for all arguments within the preconditions, not only for those that were tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Statement: TypeAlias = Callable[..., bool]
 
 @frozen
 class Rule:
-    """A sentence that is proved: where it stands in the contract, what it supports, and for which arguments."""
+    """A sentence that is proved: its place in the contract, what it supports, and for which arguments."""
 
     statement: Statement
     section: str

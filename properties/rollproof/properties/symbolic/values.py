@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rollproof.properties.symbolic.build import accepted, call_record
+from rollproof.properties.strategies.rollouts.staged_calls import bare_record
+from rollproof.properties.symbolic.build import accepted
 from rollproof.properties.symbolic.rule import rule
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
 from rollproof.spec.digest import extra, sized, tokens, u64
@@ -20,11 +21,11 @@ def a_length_has_63_bits(value: int) -> bool:
 
 @rule("1", ("RECEIPT-2", "ROUTE-5"), "both bools", (True,))
 def a_bool_is_no_length(value: bool) -> bool:
-    """A bool is not an integer, so it is no length and no version (decision D16).
+    """A bool is not an integer, so it is neither a length nor a version (decision D16).
 
     post: _
     """
-    record = call_record("c", None, schema_version=value, digest_version=value, extras_digest_version=value)
+    record = bare_record("c", None, schema_version=value, digest_version=value, extras_digest_version=value)
     return not is_length(value) and not accepted(check_versions, record)
 
 
@@ -34,7 +35,7 @@ def versions_are_exact(schema: int, digest: int, extras: int) -> bool:
 
     post: _
     """
-    record = call_record("c", None, schema_version=schema, digest_version=digest, extras_digest_version=extras)
+    record = bare_record("c", None, schema_version=schema, digest_version=digest, extras_digest_version=extras)
     return accepted(check_versions, record) == ((schema, digest, extras) == (2, 2, 1))
 
 
@@ -48,7 +49,7 @@ def a_call_knows_its_place(prev: int, delta: int, cum: int, version: int, is_roo
     pre: -2**63 <= version <= 2**63
     post: _
     """
-    record = call_record(
+    record = bare_record(
         "c",
         None if is_root else "p",
         mode=MODE_TEXT if is_text else MODE_TOKEN_IN,
@@ -75,7 +76,7 @@ def a_key_names_one_call(rollout: str, call: str, other_rollout: str, other_call
     return same_key == ((rollout, call) == (other_rollout, other_call))
 
 
-@rule("1", ("RECEIPT-2", "GROUP-4"), "texts of up to 2 characters", ("a/",))
+@rule("1", ("RECEIPT-2", "GROUP-4"), "strings of up to 2 characters", ("a/",))
 def a_rollout_id_has_no_slash(value: str) -> bool:
     """A rollout id is not empty and has no "/": the first "/" of a staging key ends it.
 

@@ -8,7 +8,6 @@ An operation is a kind of request and takes its fields. docs/protocol.md describ
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, Final, get_args, get_origin
@@ -17,86 +16,31 @@ from attrs import frozen
 from cattrs import Converter, transform_error
 from cattrs.strategies import configure_tagged_union
 
-from rollproof.properties.protocol import METHODS
-from rollproof.properties.strategies.codec import make_converter
-from rollproof.properties.wire.values import MAX_NESTING, NotCarried, WireError, decode, decode_float, encode, nesting
-from rollproof.properties.wire.values import encode_float as encode_number
-from rollproof.spec.outcomes import GroupOutcome
-from rollproof.spec.plane import Effect
-from rollproof.spec.records import LinearizedRow, Receipt, RouteAssemblyPlan, TerminalSelection
-from rollproof.spec.requests import (
-    Accepted,
-    Answer,
-    CallDigest,
-    ChainDigest,
-    ChainMedia,
-    CheckCompletion,
-    ClassifySpan,
-    Crashed,
-    CutGeneration,
-    DecodePlan,
-    DecodeRoutes,
-    EncodePlan,
-    EncodeRoutes,
-    ExecutePlan,
-    ExtrasDigest,
-    FinalizeGroups,
-    FinalizeRollout,
-    GroupReplay,
-    Linearize,
-    LinearizeGrowth,
-    MediaDigest,
-    ParseReceipt,
-    PrefixDigest,
-    Refused,
-    ReplayGroup,
-    Request,
-    Restore,
-    Restored,
-    RolloutAnswer,
-    SameMedia,
-    SelectTerminal,
-    StagedMedia,
-    StageMedia,
+from rollproof.properties.errors import message_of
+from rollproof.properties.wire.bounds import TooDeep, TooLarge, check_size, nesting, parse_json
+from rollproof.properties.wire.codec import make_converter
+from rollproof.properties.wire.converter import (
+    MAX_NESTING,
+    NotCarried,
+    WireError,
+    decode,
+    decode_float,
+    encode,
 )
-from rollproof.spec.tensor import Tensor
+from rollproof.properties.wire.converter import encode_float as encode_number
+from rollproof.spec.judge.requests import KIND_OF, KINDS, Accepted, Answer, Crashed, Refused, Request
+from rollproof.spec.plane import Effect
 
 PROTOCOL: Final = "rollproof-oracle-1"
 DESCRIBE: Final = "describe"
-"""The operation that says what is offered."""
+"""The operation that asks what is offered."""
 RESERVED: Final = ("id", "operation", "protocol")
-"""Keys of a request line that are no fields of its operation."""
+"""Keys of a request line that are not fields of its operation."""
 
-KINDS: Final[dict[str, type]] = {METHODS[kind]: kind for kind in METHODS if kind is not LinearizeGrowth}
-"""The kind of request of every operation. How work grows is counted inside a process; no line asks for it."""
-OPERATIONS: Final = {kind: name for name, kind in KINDS.items()}
-
-VALUES: Final[dict[type, Any]] = {
-    PrefixDigest: str,
-    ChainDigest: str,
-    ExtrasDigest: str,
-    CallDigest: str,
-    ParseReceipt: Receipt,
-    SelectTerminal: TerminalSelection,
-    Linearize: LinearizedRow,
-    FinalizeRollout: RolloutAnswer,
-    FinalizeGroups: tuple[GroupOutcome, ...],
-    DecodeRoutes: Tensor,
-    EncodeRoutes: str,
-    ClassifySpan: str,
-    DecodePlan: RouteAssemblyPlan,
-    EncodePlan: Mapping[str, Any],
-    ExecutePlan: Tensor,
-    ReplayGroup: GroupReplay,
-    ChainMedia: Mapping[str, Tensor],
-    StageMedia: Mapping[str, Tensor],
-    MediaDigest: str,
-    SameMedia: bool,
-    CutGeneration: tuple[StagedMedia, ...],
-    Restore: Restored,
-    CheckCompletion: tuple[tuple[str, str], ...],
-}
-"""The type of the value in an accepted answer, by kind of request."""
+OPERATIONS: Final = {kind.request: kind.method for kind in KINDS if not kind.measured}
+"""The operation of every kind of request that the wire carries."""
+REQUESTS: Final = {operation: request for request, operation in OPERATIONS.items()}
+"""The kind of request of every operation."""
 
 FAILED: Final = "crashed"
 ACCEPTED: Final = "accepted"
@@ -121,6 +65,8 @@ class Description:
     areas: tuple[str, ...]
     operations: tuple[str, ...]
     protocol: str = PROTOCOL
+    policies: tuple[str, ...] = ()
+    """Choices in the portable areas, by the names of ``rollproof.spec.portable.Policy``."""
 
 
 def _is_set(kind: Any) -> bool:
@@ -142,7 +88,9 @@ CONVERTER: Final = _converter()
 
 
 def request_object(request: Request, id: Any = None) -> dict[str, Any]:
-    """A realized request as the object of one line. Raises ``NotCarried``."""
+    """Return a realized request as the object of one line. Raises ``NotCarried``."""
+    if type(request) not in OPERATIONS:
+        raise NotCarried(f"a {type(request).__name__} is measured inside the process")
     content = {"operation": OPERATIONS[type(request)], **CONVERTER.unstructure(request)}
     if id is not None:
         content = {"id": id, **content}
@@ -152,11 +100,13 @@ def request_object(request: Request, id: Any = None) -> dict[str, Any]:
 
 
 def read_line(line: bytes) -> dict[str, Any]:
-    """The JSON object in a line. Raises ``Mistake``."""
+    """Return the JSON object in a line. Raises ``Mistake``."""
     try:
-        content = json.loads(line.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
-    except RecursionError:
+        content = parse_json(line.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
+    except TooDeep:
         raise Mistake("too_deep", f"nested more than {MAX_NESTING} deep") from None
+    except TooLarge as error:
+        raise Mistake("too_large", str(error)) from None
     except ValueError as error:
         raise Mistake("bad_json", f"not a line of JSON: {error}") from None
     if type(content) is not dict:
@@ -168,7 +118,7 @@ def read_line(line: bytes) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -179,21 +129,25 @@ def _finite(text: str) -> float:
 
 
 def read_request(content: Mapping[str, Any]) -> Request:
-    """The request in a line's object. Raises ``Mistake``."""
+    """Return the request in a line's object. Raises ``Mistake``."""
     id = content.get("id")
-    kind = KINDS.get(operation_of(content))
+    kind = REQUESTS.get(operation_of(content))
     if kind is None:
-        raise Mistake("unknown_operation", f"operation {content['operation']!r}: there are {', '.join(KINDS)}", id)
+        raise Mistake("unknown_operation", f"operation {content['operation']!r}: there are {', '.join(REQUESTS)}", id)
     fields = {name: value for name, value in content.items() if name not in RESERVED}
     try:
         request: Request = CONVERTER.structure(fields, kind)
     except Exception as error:
         raise Mistake("bad_request", "; ".join(complaints(error)), id) from error
+    try:
+        check_size(request)
+    except TooLarge as error:
+        raise Mistake("too_large", str(error), id) from None
     return request
 
 
 def operation_of(content: Mapping[str, Any]) -> str:
-    """The operation that a line asks for, its protocol being this one. Raises ``Mistake``."""
+    """Return the operation that a line names, if its protocol is this one. Raises ``Mistake``."""
     id, operation = content.get("id"), content.get("operation")
     if content.get("protocol", PROTOCOL) != PROTOCOL:
         raise Mistake("unsupported_protocol", f"protocol {content['protocol']!r}, expected {PROTOCOL!r}", id)
@@ -203,7 +157,7 @@ def operation_of(content: Mapping[str, Any]) -> str:
 
 
 def complaints(error: Exception) -> list[str]:
-    """What is wrong with a structure, one short text per place."""
+    """Return what is wrong with a structure, one short string per place."""
     return [f"{text:.300}" for text in transform_error(error, format_exception=_one_line)]
 
 
@@ -217,22 +171,23 @@ def _one_line(error: BaseException, _: type | None) -> str:
 
 
 def answer_object(request: Request, answer: Answer) -> dict[str, Any]:
-    """An answer as an object. A value that is not of the request's answer type counts as a crash."""
+    """Return an answer as an object. A value that is not of the request's answer type counts as a crash."""
     match answer:
         case Accepted(value):
             try:
-                return {ACCEPTED: CONVERTER.unstructure(value, VALUES[type(request)])}
+                return {ACCEPTED: CONVERTER.unstructure(value, KIND_OF[type(request)].answer)}
             except Exception as error:
-                message = printable(f"a value that is no {type_name(VALUES[type(request)])}: {error}")
-                return {FAILED: {"error": type(error).__name__, "message": message[:300]}}
+                wanted = type_name(KIND_OF[type(request)].answer)
+                message = as_utf8(f"a value that is not of type {wanted}: {message_of(error)}"[:300])
+                return {FAILED: {"error": type(error).__name__, "message": message}}
         case Refused(reason):
             return {REFUSED: encode(reason)}
         case Crashed(error, message):
-            return {FAILED: {"error": error, "message": printable(message)}}
+            return {FAILED: {"error": error, "message": as_utf8(message)}}
 
 
 def read_answer(request: Request, content: Mapping[str, Any]) -> Answer:
-    """The answer in an object, for a request. Raises ``WireError``."""
+    """Return the answer in an object, for a request. Raises ``WireError``."""
     names = [name for name in (ACCEPTED, REFUSED, FAILED, ERROR) if name in content]
     if len(names) != 1:
         raise WireError(f"got {', '.join(content) or 'nothing'}; expected one of accepted, refused, crashed, error")
@@ -240,7 +195,7 @@ def read_answer(request: Request, content: Mapping[str, Any]) -> Answer:
     try:
         match names[0]:
             case "accepted":
-                return Accepted(CONVERTER.structure(value, VALUES[type(request)]))
+                return Accepted(CONVERTER.structure(value, KIND_OF[type(request)].answer))
             case "refused" if type(reason := decode(value)) is str:
                 return Refused(reason)
             case "crashed":
@@ -249,14 +204,14 @@ def read_answer(request: Request, content: Mapping[str, Any]) -> Answer:
                 return Crashed(f"error {value['code']}", str(value["message"]))
     except Exception as error:
         raise WireError(f"{names[0]}: {'; '.join(complaints(error))}") from error
-    raise WireError(f"{names[0]}: expected a text")
+    raise WireError(f"{names[0]}: expected a string")
 
 
 def type_name(kind: Any) -> str:
-    """A type in a message."""
+    """Return a type's name for a message."""
     return str(getattr(kind, "__name__", kind)) if not get_args(kind) else str(kind)
 
 
-def printable(text: str) -> str:
-    """Text without lone surrogates, which not every reader of JSON takes."""
+def as_utf8(text: str) -> str:
+    """Return a string without lone surrogates, which not every reader of JSON takes."""
     return text.encode("utf-8", "backslashreplace").decode()

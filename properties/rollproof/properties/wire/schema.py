@@ -13,9 +13,11 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from attrs import NOTHING, fields, has
 
-from rollproof.properties.wire.messages import DESCRIBE, KINDS, PROTOCOL, VALUES
+from rollproof.properties.wire.messages import DESCRIBE, PROTOCOL, REQUESTS
+from rollproof.spec.judge.requests import KIND_OF, Area
 from rollproof.spec.plane import Clear, Get, Put
-from rollproof.spec.requests import Area
+from rollproof.spec.portable import Policy
+from rollproof.spec.records import CAPABILITY
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -24,12 +26,12 @@ BASE64: Final = "^[A-Za-z0-9+/]*={0,2}$"
 
 
 def ref(name: str) -> dict[str, Any]:
-    """A reference to a definition of the same document."""
+    """Return a reference to a definition of the same document."""
     return {"$ref": f"#/$defs/{name}"}
 
 
 def record(properties: Mapping[str, Any], required: list[str] | None = None) -> dict[str, Any]:
-    """An object with these properties alone."""
+    """Return an object with these properties only."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -95,7 +97,7 @@ class Definitions:
         self.content: dict[str, dict[str, Any]] = dict(VALUE_DEFINITIONS)
 
     def of(self, kind: Any) -> dict[str, Any]:
-        """The schema of a value of this type."""
+        """Return the schema of a value of this type."""
         origin, arguments = get_origin(kind), get_args(kind)
         if kind in (bool, NoneType) or kind in _PLAIN:
             return self._plain(kind)
@@ -134,50 +136,58 @@ class Definitions:
         return content
 
     def object(self, kind: type, **more: dict[str, Any]) -> dict[str, Any]:
-        """The schema of a record; ``more`` are further properties, not required."""
+        """Return the schema of a record; ``more`` are further properties, not required."""
         hints = get_type_hints(kind)
         properties = {field.name: self.of(hints[field.name]) for field in fields(kind)}
-        required = [field.name for field in fields(kind) if self.strict or field.default is NOTHING]
+        required = [
+            field.name
+            for field in fields(kind)
+            if field.metadata != CAPABILITY and (self.strict or field.default is NOTHING)
+        ]
         return {"description": (kind.__doc__ or "").split("\n")[0], **record({**properties, **more}, required)}
 
 
 def request_schema() -> dict[str, Any]:
-    """The JSON Schema of a request line."""
+    """Return the JSON Schema of a request line."""
     definitions = Definitions(strict=False)
     head = {"id": {"description": "Comes back in the answer."}, "protocol": {"const": PROTOCOL}}
-    for name in KINDS:
+    for name in REQUESTS:
         definitions.content[name] = operation_object(definitions, name, head)
     definitions.content[DESCRIBE] = record({**head, "operation": {"const": DESCRIBE}}, ["operation"])
-    options = [ref(name) for name in (DESCRIBE, *KINDS)]
+    options = [ref(name) for name in (DESCRIBE, *REQUESTS)]
     return {"$schema": DIALECT, "title": f"{PROTOCOL}: request", "anyOf": options, "$defs": definitions.content}
 
 
 def operation_object(definitions: Definitions, name: str, head: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a request of one operation, with further properties."""
-    content = definitions.object(KINDS[name], **head, operation={"const": name})
+    """Return the schema of a request of one operation, with further properties."""
+    content = definitions.object(REQUESTS[name], **head, operation={"const": name})
     content["required"].append("operation")
     return content
 
 
 def answer_schema() -> dict[str, Any]:
-    """The JSON Schema of an answer line: ``$defs`` holds, by operation, the value of an accepted one."""
+    """Return the JSON Schema of an answer line: ``$defs`` holds, by operation, the value of an accepted one."""
     definitions = Definitions(strict=True)
-    for name in KINDS:
-        definitions.content[name] = definitions.of(VALUES[KINDS[name]])
+    for name in REQUESTS:
+        definitions.content[name] = definitions.of(KIND_OF[REQUESTS[name]].answer)
     text = {"type": "string"}
     listed = {"areas": {"type": "array", "items": {"enum": [area.value for area in Area]}},
-              "operations": {"type": "array", "items": {"enum": list(KINDS)}}}  # fmt: skip
+              "operations": {"type": "array", "items": {"enum": list(REQUESTS)}}}  # fmt: skip
+    policies = {"policies": {"type": "array", "items": {"enum": list(Policy)}}}
     alternatives = {
-        "accepted": {"anyOf": [ref(name) for name in KINDS]},
+        "accepted": {"anyOf": [ref(name) for name in REQUESTS]},
         "refused": ref("text"),
         "crashed": record({"error": text, "message": text}),
         "error": record({"code": text, "message": text}),
-        "description": record({"name": text, **listed, "protocol": {"const": PROTOCOL}}),
+        "description": record(
+            {"name": text, **listed, "protocol": {"const": PROTOCOL}, **policies},
+            ["name", *listed, "protocol"],
+        ),
     }
     options = [record({"id": True, name: content}, [name]) for name, content in alternatives.items()]
     return {"$schema": DIALECT, "title": f"{PROTOCOL}: answer", "anyOf": options, "$defs": definitions.content}
 
 
 def protocol_schema() -> dict[str, Any]:
-    """Both schemas of the protocol."""
+    """Return both schemas of the protocol."""
     return {"request": request_schema(), "answer": answer_schema()}

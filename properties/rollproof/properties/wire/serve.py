@@ -10,8 +10,9 @@ from typing import Any, BinaryIO, Final
 
 from attrs import asdict
 
-from rollproof.properties.asking import ask
-from rollproof.properties.protocol import offers
+from rollproof.properties.adapters.asking import ask, policies_of
+from rollproof.properties.adapters.protocol import offers
+from rollproof.properties.errors import message_of
 from rollproof.properties.wire.messages import (
     DESCRIBE,
     ERROR,
@@ -19,19 +20,19 @@ from rollproof.properties.wire.messages import (
     Description,
     Mistake,
     answer_object,
+    as_utf8,
     operation_of,
-    printable,
     read_line,
     read_request,
 )
-from rollproof.spec.requests import Area
+from rollproof.spec.judge.requests import Area
 
 MAX_LINE: Final = 2**26
 """Bytes of a request line, its end included; a longer one is skipped."""
 
 
 def serve(implementation: Any, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer every line of ``source`` until it ends, or nobody reads ``sink`` any more.
+    """Answer every line of ``source`` until it ends, or ``sink`` is closed.
 
     What an implementation prints goes to the error stream: the output holds answers alone.
     """
@@ -42,7 +43,7 @@ def serve(implementation: Any, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def lines(source: BinaryIO) -> Iterator[bytes | None]:
-    """The lines of a stream without their ends; None for one that is too long."""
+    """Yield the lines of a stream without their ends; None for one that is too long."""
     while line := source.readline(MAX_LINE + 1):
         whole = len(line) <= MAX_LINE
         yield line.rstrip(b"\r\n") if whole else None
@@ -51,7 +52,7 @@ def lines(source: BinaryIO) -> Iterator[bytes | None]:
 
 
 def reply(implementation: Any, line: bytes | None) -> dict[str, Any]:
-    """The answer to one line, as an object."""
+    """Return the answer to one line, as an object."""
     id = None
     try:
         if line is None:
@@ -65,15 +66,19 @@ def reply(implementation: Any, line: bytes | None) -> dict[str, Any]:
             raise Mistake("not_offered", f"{implementation.name} does not offer {content['operation']}", id)
         return {"id": id, **answer_object(request, ask(implementation, request))}
     except Mistake as mistake:
-        return {"id": mistake.id, ERROR: {"code": mistake.code, "message": printable(str(mistake))}}
+        return {"id": mistake.id, ERROR: {"code": mistake.code, "message": as_utf8(str(mistake))}}
     except Exception as error:
-        return {"id": id, ERROR: {"code": "internal", "message": printable(f"{type(error).__name__}: {error}"[:300])}}
+        return {
+            "id": id,
+            ERROR: {"code": "internal", "message": as_utf8(f"{type(error).__name__}: {message_of(error)}"[:300])},
+        }
 
 
 def describe(implementation: Any) -> Description:
-    """What an implementation offers over the wire."""
+    """Return what an implementation offers over the wire."""
     return Description(
         name=implementation.name,
         areas=tuple(area.value for area in Area if area in implementation.areas),
         operations=tuple(name for kind, name in OPERATIONS.items() if offers(implementation, kind)),
+        policies=tuple(sorted(policies_of(implementation))),
     )

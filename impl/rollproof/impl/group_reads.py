@@ -1,0 +1,136 @@
+"""One read for the base columns of a whole group (``reads="group"``), in place of one per rollout.
+
+A data plane answers a batch as a whole: what one row lacks, all rows of the answer lack, and where a row is missing the
+answer does not say whose. So rows that are missing take a second read. The rows of the first answer, each by its own
+rollout and call id, or the plane's error by the rows that it names, say which rows are there; these are read again, and
+an answer of as many rows proves it: then every other row is missing. Where the plane does not say which rows are there,
+or contradicts itself, every rollout is read separately; and a rollout whose rows cannot be accepted as they came in the
+group's answer is read separately before it is rejected. A lost or damaged row costs its own rollout only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from attrs import frozen
+from tensordict import TensorDict, TensorDictBase
+
+from rollproof.impl.checks import fault, first_of
+from rollproof.impl.columns import own_rows, read_texts
+from rollproof.impl.dataplane.memory import pack_rows
+from rollproof.impl.dataplane.misses import missing_names
+from rollproof.impl.records import read_receipt
+from rollproof.impl.rollout import check_receipt
+from rollproof.impl.staged import base_columns
+from rollproof.impl.staging import FewerRows, StagingSource
+from rollproof.spec.constants import ROUTED_EXPERTS
+from rollproof.spec.records import ReassemblerConfig
+from rollproof.spec.rejections import Code, Rejected
+
+READ_ALONE: Final = frozenset(
+    code.code
+    for code in (
+        Code.INVALID_STAGING_ROW,
+        Code.STAGING_KEY_MISMATCH,
+        Code.CALL_ID_MISMATCH,
+        Code.DUPLICATE_FETCHED_CALL_ID,
+        Code.REBUILD_FAILED,
+    )
+)
+"""Rejections that may be about how the group's rows came together: such a rollout is finalized on a read of its own."""
+
+
+@frozen(eq=False)
+class GroupRows(StagingSource):
+    """A source that has the rows of one group's base read; it reads everything else."""
+
+    rows: Mapping[str, Mapping[str, torch.Tensor]]
+    """By staging key, the columns of each row, in memory of their own."""
+    absent: frozenset[str] = frozenset()
+    """The staging keys whose rows the plane does not hold."""
+
+    def read(self, keys: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> TensorDictBase:
+        """Return the rows of ``keys``, as ``StagingSource.read`` does."""
+        lost = [key for key in keys if key in self.absent]
+        if lost:
+            raise Rejected(Code.MISSING_STAGING_ROW, f"{first_of(lost)}: {fault('staged row', None, 'one')}")
+        if not self.holds(keys, columns):
+            return StagingSource.read(self, keys, columns, optional)
+        found = [self.rows[key] for key in keys]
+        names = [*columns, *(name for name in optional if all(name in row for row in found))]
+        return TensorDict({name: pack_rows([row[name] for row in found]) for name in names}, batch_size=[len(found)])
+
+    def holds(self, keys: Sequence[str], columns: Sequence[str]) -> bool:
+        """Return whether the group's read has these columns of these rows."""
+        return bool(keys) and all(key in self.rows and set(columns) <= self.rows[key].keys() for key in keys)
+
+
+def read_group(
+    config: ReassemblerConfig, source: StagingSource, rollout_ids: Sequence[str], receipts: Sequence[Any]
+) -> GroupRows:
+    """Read the base columns of all rollouts with a valid receipt, with routes in direct router replay.
+
+    Takes a second read where rows are missing. Nothing is held where the plane says that a column is missing, or does
+    not say which rows are. Its other errors propagate as they are.
+    """
+    wanted = dict.fromkeys(
+        key for rollout_id, receipt in zip(rollout_ids, receipts, strict=True) for key in _keys(rollout_id, receipt)
+    )
+    present: list[str] | None = list(wanted)
+    columns, optional = base_columns(config), [ROUTED_EXPERTS] if config.direct_routes else []
+    rows: dict[str, dict[str, torch.Tensor]] = {}
+    try:
+        if present:
+            rows = _by_key(present, source.read(present, columns, optional))
+    except Rejected as refusal:
+        present = _present(list(wanted), refusal)
+        try:
+            if present:
+                rows = _by_key(present, source.read(present, columns, optional))
+        except Rejected:
+            present = None
+    absent = frozenset() if present is None else frozenset(wanted.keys() - set(present))
+    return GroupRows(source.dp_client, source.partition, rows, absent)
+
+
+def _by_key(keys: Sequence[str], answer: TensorDictBase) -> dict[str, dict[str, torch.Tensor]]:
+    """Return the rows of an answer by their keys, in memory of their own."""
+    columns: dict[str, list[torch.Tensor]] = {}
+    for name, column in answer.items():
+        rows = own_rows(column)
+        if rows is not None and len(rows) == len(keys):
+            columns[str(name)] = rows
+    return {key: {name: rows[index] for name, rows in columns.items()} for index, key in enumerate(keys)}
+
+
+def _present(keys: Sequence[str], refusal: Rejected) -> list[str] | None:
+    """Return which of the rows are there, by what a refused read says; None where it does not say."""
+    if isinstance(refusal, FewerRows):
+        found = _identities(refusal)
+        return [key for key in keys if key in found] if len(found & set(keys)) == refusal.count else None
+    if refusal.code is not Code.MISSING_STAGING_ROW:
+        return None
+    missing = missing_names(refusal.__cause__, keys)
+    return [key for key in keys if key not in missing] if 0 < len(missing) < len(keys) else None
+
+
+def _identities(fewer: FewerRows) -> set[str]:
+    """Return the staging keys that the answered rows give themselves; none where they cannot be read."""
+    try:
+        rollout_ids = read_texts(fewer.answer, "rollout_id_utf8") if fewer.count else []
+        call_ids = read_texts(fewer.answer, "model_call_id_utf8") if fewer.count else []
+    except ValueError:
+        return set()
+    return {f"{rollout_id}/{call_id}" for rollout_id, call_id in zip(rollout_ids, call_ids, strict=False)}
+
+
+def _keys(rollout_id: str, receipt: Any) -> list[str]:
+    """Return the keys that a receipt's rollout will be read for; none where it is rejected before."""
+    try:
+        parsed = read_receipt(receipt)
+        check_receipt(rollout_id, parsed)
+    except Rejected:
+        return []
+    return parsed.staging_keys

@@ -1,0 +1,1 @@
+"""The generated pages: the rules, and the evidence for each."""

@@ -1,0 +1,62 @@
+"""Every request the gate sends, as named streams: one module per area, and histories captured from a peer."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from rollproof.properties.nemo_gym import captured
+from rollproof.properties.strategies.stream import Stream
+from rollproof.properties.strategies.streams import (
+    advantage,
+    align,
+    between,
+    digest,
+    finish,
+    group,
+    lineage,
+    media,
+    media_rows,
+    merge,
+    receipt,
+    retained,
+    rollout,
+    route_boundary,
+    routes,
+    sampler,
+    terminal,
+)
+from rollproof.spec.judge.requests import Area
+
+CHAPTERS: Final = (
+    digest,
+    receipt,
+    terminal,
+    lineage,
+    rollout,
+    group,
+    routes,
+    media,
+    between,
+    finish,
+    retained,
+    route_boundary,
+    sampler,
+    captured,
+    merge,
+    align,
+    advantage,
+    media_rows,
+)
+"""Modules with a function ``streams(area)``, in the order in which their streams run."""
+
+
+@cache
+def request_streams(area: Area) -> tuple[Stream, ...]:
+    """Return all streams of one area. Raises ``ValueError`` where two share a name."""
+    streams = tuple(stream for chapter in CHAPTERS for stream in chapter.streams(area))
+    names = [stream.name for stream in streams]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise ValueError(f"area {area}: streams called {', '.join(sorted(repeated))} more than once")
+    return streams

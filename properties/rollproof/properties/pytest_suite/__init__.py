@@ -1,0 +1,1 @@
+"""The gate as pytest tests: the plugin and the suite it runs."""

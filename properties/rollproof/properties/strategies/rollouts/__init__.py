@@ -1,0 +1,1 @@
+"""Valid rollouts, drawn as plain data first and then turned into records and bytes."""

@@ -1,0 +1,1 @@
+"""Requests per area, as named streams: one module per area."""

@@ -1,0 +1,1 @@
+"""Test vectors in files: export, the files themselves, and verification."""

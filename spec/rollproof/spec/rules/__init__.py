@@ -1,1 +1,0 @@
-"""The invariants, one module per area; ``rollproof.spec.invariants`` is their catalogue."""
