@@ -50,13 +50,14 @@ def run(tmp_path, monkeypatch):
     return lambda *arguments: runner.invoke(main, list(arguments))
 
 
+@pytest.mark.parametrize("examples", [3, pytest.param(None, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("capable", [False, pytest.param(True, marks=pytest.mark.deep)])
 @pytest.mark.parametrize(
     "implementation", [pytest.param(Reference(), marks=pytest.mark.deep), Ours()], ids=lambda one: one.name
 )
-def test_check_holds_for_spec_and_ours(implementation, capable):
+def test_check_holds_for_spec_and_ours(implementation, capable, examples):
     areas = tuple(area for area in Area if area in implementation.areas and (area in CAPABILITIES) == capable)
-    report = Check(implementation, areas, PROFILES["quick"], seed=1).run()
+    report = Check(implementation, areas, PROFILES["quick"], seed=1, max_examples=examples).run()
     assert [(found.invariant.id, found.complaint) for found in report.falsified] == []
     assert report.not_exercised == []
     assert all(tally.right == tally.driven for tally in report.codes.values())
