@@ -31,8 +31,10 @@ peer: setup ## make the environment of one peer: NAME=verl (NEWEST=1: of its new
 field: setup ## put every peer through the gate, and write docs/field.json and docs/field.md
 	$(BIN)/python -m tools.field run --set-up
 
-gate: setup ## check our implementation and nemo-gym against the spec
-	$(BIN)/rollproof check impl nemo-gym --report build/gate
+CAPABILITY ?=
+
+gate: setup ## check our implementation and nemo-gym against the spec (CAPABILITY=boundary,sampler: ours, with these on)
+	$(BIN)/rollproof check impl $(if $(CAPABILITY),--capability $(CAPABILITY),nemo-gym) --report build/gate
 
 test: lint types tests ## lint, types, and every test but the deep ones
 

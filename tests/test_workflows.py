@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rollproof.spec.judge.area import CAPABILITIES
+
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -57,6 +59,12 @@ def test_a_workflow_names_targets_that_exist(path: Path) -> None:
     commands = "\n".join(step["run"] for step in steps(read(path)) if "run" in step)
     named = re.findall(r"^make ([a-z-]+)", commands, re.MULTILINE)
     assert set(named) <= TARGETS
+
+
+def test_every_night_the_gate_checks_all_capabilities() -> None:
+    nightly = read(ROOT / ".github" / "workflows" / "nightly.yml")
+    (check,) = [step["run"] for step in nightly["jobs"]["gate"]["steps"] if "rollproof check" in step.get("run", "")]
+    assert f"--capability {','.join(CAPABILITIES)} " in check
 
 
 def test_ci_tests_the_versions_that_the_package_claims() -> None:

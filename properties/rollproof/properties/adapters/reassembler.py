@@ -17,7 +17,7 @@ from rollproof.impl.recovery import run
 from rollproof.properties.adapters.protocol import Adapter
 from rollproof.properties.adapters.recording import RecordingPlane
 from rollproof.properties.adapters.tensors import from_torch
-from rollproof.properties.errors import message_of
+from rollproof.properties.errors import LeftOut, message_of
 from rollproof.spec.constants import STEP_TIMES
 from rollproof.spec.judge.requests import Area, GroupStep, RolloutAnswer
 from rollproof.spec.judge.staging import Staging
@@ -52,14 +52,24 @@ class ReassemblerAdapter(Adapter):
     """The class: called with a data plane and the keyword arguments of the reference page."""
     make_plane: Callable[[], Any] = staticmethod(MemoryDataPlane)
     """A fresh, empty data plane for one request."""
+    expect_boundary: ClassVar[str | None] = None
+    """What the class always does with boundary tokens that no call repairs (D28), if that is no argument of it.
+
+    With ``"as_staged"`` it is expected to publish what NeMo RL publishes: every request with router replay is asked as
+    one with this choice, and the constructor is given none.
+    """
 
     def build(self, plane: RecordingPlane, config: ReassemblerConfig) -> Any:
-        """Return one reassembler over ``plane``."""
+        """Return one reassembler over ``plane``. Raises ``LeftOut`` for a choice that the class does not have."""
         arguments = {name: getattr(config, name) for name in REFERENCE_ARGUMENTS}
         ours = {field.name: field.default for field in fields(ReassemblerConfig)}.items()
         for name, default in ours:
             if name not in REFERENCE_ARGUMENTS and getattr(config, name) != default:
                 arguments[name] = getattr(config, name)
+        if self.expect_boundary is not None:
+            choice = arguments.pop("route_boundary", self.expect_boundary)
+            if choice != self.expect_boundary:
+                raise LeftOut(f"route_boundary: got {choice!r}, but {self.name} knows {self.expect_boundary!r} only")
         return type(self).reassembler(plane, **arguments)
 
     def plane(self, config: ReassemblerConfig, staging: Staging) -> RecordingPlane:

@@ -18,6 +18,7 @@ from rollproof.properties.adapters.reference import Reference
 from rollproof.properties.errors import InputError, extra_hint, message_of
 from rollproof.properties.peers.manifest import PREFIX as PEER_PREFIX
 from rollproof.properties.peers.manifest import peer_folder
+from rollproof.spec.constants import AS_STAGED, UNREPAIRED_SENTINEL
 from rollproof.spec.judge.requests import CAPABILITIES, KINDS, Area, Kind
 from rollproof.spec.portable import Policy
 from rollproof.spec.records import CAPABILITY
@@ -88,6 +89,11 @@ def load_implementation(name: str) -> Any:
     undefined = [policy for policy in policies_of(implementation) if policy not in set(Policy)]
     if undefined:
         raise AdapterError(f"{name}: unknown policy {undefined[0]!r}, expected some of {', '.join(Policy)}")
+    choice = getattr(implementation, "expect_boundary", None)
+    if choice not in (None, AS_STAGED, UNREPAIRED_SENTINEL):
+        raise AdapterError(
+            f"{name}: expect_boundary: got {choice!r}, expected {AS_STAGED!r} or {UNREPAIRED_SENTINEL!r}"
+        )
     return implementation
 
 

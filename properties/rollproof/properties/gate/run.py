@@ -29,13 +29,14 @@ from rollproof.properties.gate.codes import ALONE, met, reaches, reason_of, same
 from rollproof.properties.gate.plain import plainer
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report, StreamTally
-from rollproof.properties.gate.streams import request_streams
+from rollproof.properties.gate.streams import request_streams, with_boundary
 from rollproof.properties.strategies.rollouts.recipes import realize_request
 from rollproof.properties.strategies.stream import Stream
 from rollproof.spec.judge.catalogue import BY_ID, of_area
 from rollproof.spec.judge.invariant import Invariant
 from rollproof.spec.judge.oracle import answer, answer_to
 from rollproof.spec.judge.requests import Accepted, Answer, Area, Crashed, Refused, Request
+from rollproof.spec.rejections import Code
 
 SHRINK_SECONDS: Final = 5.0
 """How long one finding may be shrunk; the smallest so far is kept."""
@@ -59,7 +60,9 @@ Progress = Callable[[str, int], None]
 def streams_for(areas: Iterable[Area], implementation: Any) -> list[Stream]:
     """Return the streams of some areas, in the areas' order, and in each the examples of the declared deviations."""
     chosen = [area for area in Area if area in set(areas)]
-    return [stream for area in chosen for stream in (*declared_examples(area, implementation), *request_streams(area))]
+    found = [stream for area in chosen for stream in (*declared_examples(area, implementation), *request_streams(area))]
+    choice = getattr(implementation, "expect_boundary", None)
+    return found if choice is None else [with_boundary(stream, choice) for stream in found]
 
 
 def declared_examples(area: Area, implementation: Any) -> Iterator[Stream]:
@@ -98,7 +101,7 @@ class Check:
                 for item in of_area(area)
             },
             codes={
-                (area, reach.name): CodeTally(offered=self._offers(reach.kinds))
+                (area, reach.name): CodeTally(offered=self._offers(reach.kinds) and self._can_reach(reach.entry))
                 for area in self.areas
                 for reach in reaches(area)
             },
@@ -106,6 +109,10 @@ class Check:
 
     def _offers(self, kinds: Iterable[type[Request]]) -> bool:
         return any(offers(self.implementation, kind) for kind in kinds)
+
+    def _can_reach(self, code: Code) -> bool:
+        """Return whether the implementation can answer a code: one that makes its own choice requires no boundary."""
+        return code is not Code.MISSING_ROUTE_BOUNDARY or getattr(self.implementation, "expect_boundary", None) is None
 
     @property
     def planned(self) -> int:

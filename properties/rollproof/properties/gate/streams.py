@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Final
+
+from attrs import evolve
 
 from rollproof.properties.nemo_gym import captured
 from rollproof.properties.strategies.stream import Stream
@@ -26,7 +28,7 @@ from rollproof.properties.strategies.streams import (
     sampler,
     terminal,
 )
-from rollproof.spec.judge.requests import Area
+from rollproof.spec.judge.requests import Area, ExecutePlan, FinalizeGroups, FinalizeRollout, ReplayGroup, Request
 
 CHAPTERS: Final = (
     digest,
@@ -60,3 +62,18 @@ def request_streams(area: Area) -> tuple[Stream, ...]:
     if repeated:
         raise ValueError(f"area {area}: streams called {', '.join(sorted(repeated))} more than once")
     return streams
+
+
+def with_boundary(stream: Stream, choice: str) -> Stream:
+    """Return a stream for an implementation that always makes this choice about boundary tokens (decision D28)."""
+    as_chosen = partial(with_choice, choice=choice)
+    return evolve(stream, strategy=stream.strategy.map(as_chosen), every=tuple(map(as_chosen, stream.every)))
+
+
+def with_choice(request: Request, choice: str) -> Request:
+    """Return a request as it is put to such an implementation; without router replay it is the same."""
+    if isinstance(request, ExecutePlan):
+        return evolve(request, route_boundary=choice)
+    if isinstance(request, FinalizeRollout | FinalizeGroups | ReplayGroup) and request.config.router_replay_enabled:
+        return evolve(request, config=evolve(request.config, route_boundary=choice))
+    return request
