@@ -62,8 +62,8 @@ bench: setup ## measure against the peer and the physical limits, and write docs
 
 MINUTES ?= 30
 
-soak: setup ## groups through TransferQueue and the pool for MINUTES (30), with faults on
-	$(BIN)/python -m reliability.soak --minutes $(MINUTES)
+soak: setup ## groups through TransferQueue and the pool for MINUTES (30), with faults, and with CAPABILITY=boundary,sampler on
+	$(BIN)/python -m reliability.soak --minutes $(MINUTES) $(if $(CAPABILITY),--capability $(CAPABILITY))
 
 SAMPLE ?= 400
 

@@ -1,5 +1,6 @@
 """Groups through TransferQueue and a pool of finalizers for minutes, with faults on: ``make soak``.
 
+With ``CAPABILITY=boundary,sampler`` calls also stage routes with sidecars, and candidates.
 Every row that is published is compared with the spec's row for what was truly staged; nothing may stay staged that
 nobody owns; and the memory of all processes is tracked.
 """
@@ -12,12 +13,12 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-from attrs import define, field
+from attrs import asdict, define, field
 
 from benchmarks.__main__ import machine
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
@@ -25,9 +26,11 @@ from rollproof.impl.pool import FinalizerPool, FinalizerSettings, Outcome
 from rollproof.properties.adapters.recording import published_rows
 from rollproof.properties.adapters.tensors import row_fields
 from rollproof.properties.machine.chaos import StormyPlane
-from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, group_of
+from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, config_with, group_of
+from rollproof.spec.constants import ROUTED_EXPERTS, TOPK_COLUMNS
+from rollproof.spec.judge.area import CAPABILITIES, Area
 from rollproof.spec.plane import PublishedRow
-from rollproof.spec.records import GroupRequest
+from rollproof.spec.records import GroupRequest, ReassemblerConfig
 from rollproof.spec.staged import Row
 
 REPORT = Path(__file__).parents[1] / "docs" / "evidence" / "soak.md"
@@ -35,6 +38,8 @@ COLUMNS = (
     *("input_ids", "input_lengths", "generation_logprobs", "token_mask", "sample_mask", "prompt_ids_for_adv"),
     *("total_reward", "mask_sample", "truncated"),
 )
+FLAWS = ("no receipt", "poisoned", "unstaged", "foreign")
+FLAWS_OF = {Area.BOUNDARY: "no sidecar", Area.SAMPLER: "one candidate"}
 SAMPLE_SECONDS = 10.0
 INTRODUCTION = (
     "Written by `make soak`: groups staged, finalized and recovered over TransferQueue by a pool of two finalizers,",
@@ -56,6 +61,8 @@ class Soak:
     queue: TransferQueueDataPlane
     seconds: float
     seed: int
+    config: ReassemblerConfig = CONFIG
+    flaws: tuple[str, ...] = FLAWS
     counts: Counter[str] = field(factory=Counter)
     given_up: Counter[tuple[str, bool]] = field(factory=Counter)
     """By the error's name, and whether there were recoveries before it."""
@@ -71,7 +78,8 @@ class Soak:
         """Stage a group and yield the request for it, until the time is up."""
         rng = random.Random(self.seed)
         while time.monotonic() - self.started < self.seconds:
-            group = group_of(self._number, plans(rng), [] if self._last is None else [self._last])
+            earlier = [] if self._last is None else [self._last]
+            group = group_of(self._number, plans(rng, self.flaws), earlier, self.config)
             self._number += 1
             for key, row in group.rows.items():
                 self.queue.put_samples([key], STAGING, row_fields(dict(row)), [{}])
@@ -131,13 +139,18 @@ def rows_published(queue: TransferQueueDataPlane, group: Group) -> tuple[Publish
     """Return the rows of a group that are there, in order."""
     tags = queue.tags(TRAIN)
     there = [key for key in group.sample_ids if key in tags]
-    answer = queue.get_samples(there, TRAIN, list(COLUMNS))
+    answer = queue.get_samples(there, TRAIN, columns_of(group.config))
     return published_rows(answer, [dict(tags[key]) for key in there], CONFIG.pad_token_id)
 
 
-def plans(rng: random.Random) -> list[RolloutPlan]:
+def columns_of(config: ReassemblerConfig) -> list[str]:
+    """Return the columns of published rows."""
+    routes = [ROUTED_EXPERTS] if config.direct_routes else []
+    return [*COLUMNS, *routes, *(TOPK_COLUMNS if config.top_logprobs else ())]
+
+
+def plans(rng: random.Random, flaws: Sequence[str]) -> list[RolloutPlan]:
     """Draw a group of two to eight rollouts; one rollout in ten has a flaw."""
-    flaws = ("no receipt", "poisoned", "unstaged", "foreign")
     return [
         RolloutPlan(
             tuple((rng.randrange(40), rng.randrange(1, 120)) for _ in range(rng.randrange(1, 6))),
@@ -147,17 +160,13 @@ def plans(rng: random.Random) -> list[RolloutPlan]:
     ]
 
 
-def soak(minutes: float, rate: float, seed: int) -> Soak:
-    """Run one soak."""
+def soak(minutes: float, rate: float, seed: int, capabilities: Sequence[Area] = ()) -> Soak:
+    """Run one soak, with some capabilities on."""
     with local_queue():
         queue = TransferQueueDataPlane(60.0)
-        arguments = {
-            "partition_id": TRAIN,
-            "staging_partition": STAGING,
-            "pad_token_id": CONFIG.pad_token_id,
-            "max_seq_len": CONFIG.max_seq_len,
-        }
-        run = Soak(queue, 60 * minutes, seed)
+        config = config_with(capabilities)
+        arguments = asdict(config, recurse=False)
+        run = Soak(queue, 60 * minutes, seed, config, (*FLAWS, *(FLAWS_OF[one] for one in capabilities)))
         settings = FinalizerSettings(StormyPlane(queue, rate), arguments)
         recovery = FinalizerSettings(queue, arguments).recovery()
         pool = FinalizerPool(settings, size=2, in_flight=4, timeout_s=120.0, max_recoveries=8)
@@ -191,11 +200,12 @@ def totals(run: Soak) -> Iterator[str]:
     yield f"| … {lost} | {counts['placeholders by faults']:,} |"
 
 
-def report(run: Soak, minutes: float, rate: float, seed: int) -> str:
+def report(run: Soak, minutes: float, rate: float, seed: int, capabilities: Sequence[Area] = ()) -> str:
     """Return the soak's report, as Markdown."""
     used = [value for _, value in run.memory]
     third = max(1, len(used) // 3)
     about = ", ".join(f"{name} {value}" for name, value in machine().items())
+    having = f", with {' and '.join(capabilities)}" if capabilities else ""
     lines = [
         "# Soak",
         "",
@@ -205,7 +215,7 @@ def report(run: Soak, minutes: float, rate: float, seed: int) -> str:
         "",
         "| | |",
         "| --- | --- |",
-        f"| requested | {minutes:g} minutes, {rate:.1%} of operations fail, seed {seed} |",
+        f"| requested | {minutes:g} minutes, {rate:.1%} of operations fail, seed {seed}{having} |",
         f"| ran | {(time.monotonic() - run.started) / 60:.1f} minutes |",
         *totals(run),
         f"| memory of all processes, median MiB: first third | {statistics.median(used[:third]):,.0f} |",
@@ -218,18 +228,34 @@ def report(run: Soak, minutes: float, rate: float, seed: int) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def capabilities_of(names: str) -> tuple[Area, ...]:
+    """Return the capabilities with these names. Raises ``ValueError`` for one that is none."""
+    found = tuple(map(Area, names.split(",")))
+    if not set(found) <= set(CAPABILITIES):
+        raise ValueError(names)
+    return found
+
+
 def command(arguments: list[str]) -> int:
     """Run the command line. Returns the exit status: 1 where anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=0.02, help="how many of a finalizer's operations fail")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--report", type=Path, default=REPORT)
+    parser.add_argument("--report", type=Path, help=f"default: {REPORT.name} of the docs, without capabilities")
+    parser.add_argument(
+        "--capability",
+        type=capabilities_of,
+        default=(),
+        help=f"switch these on, separated by commas: {', '.join(CAPABILITIES)}",
+    )
     given = parser.parse_args(arguments)
-    run = soak(given.minutes, given.rate, given.seed)
-    text = report(run, given.minutes, given.rate, given.seed)
-    given.report.parent.mkdir(parents=True, exist_ok=True)
-    given.report.write_text(text)
+    run = soak(given.minutes, given.rate, given.seed, given.capability)
+    text = report(run, given.minutes, given.rate, given.seed, given.capability)
+    path = given.report or (None if given.capability else REPORT)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     print(text)
     return 1 if run.wrong else 0
 

@@ -1,7 +1,8 @@
-// Digests, route envelopes, span classification and lineage of the rollout-reassembly contract, behind a pipe.
+// Digests, route envelopes and plans, span classification and lineage of the rollout-reassembly contract, behind a pipe.
 
 import { callDigest, chainDigest, extrasDigest, prefixDigest } from "./digest.mjs";
 import { linearize } from "./lineage.mjs";
+import { decodePlan, encodePlan } from "./plan.mjs";
 import { classifySpan, decodeRoutes, encodeRoutes } from "./routes.mjs";
 import { decode, decodeFloat, encodeFloat, encodeInteger, serve } from "./wire.mjs";
 
@@ -37,7 +38,19 @@ function writeRow(row) {
   };
 }
 
-await serve("node-example", ["digest", "lineage", "routes"], {
+function readPlan(json) {
+  const span = { boundary_token_index: null, repair_previous_token: false };
+  const plan = readRecord(json, { schema_version: 2 });
+  plan.spans = json.spans.map((each) => readRecord(each, span));
+  return plan;
+}
+
+/** A plan, or the JSON of one, with its integers as the wire has them. */
+const writePlan = (plan) => integersIn({ ...plan, spans: plan.spans.map(integersIn) });
+const integersIn = (record) =>
+  Object.fromEntries(Object.entries(record).map(([name, value]) => [name, typeof value === "bigint" ? encodeInteger(value) : value]));
+
+await serve("node-example", ["digest", "lineage", "routes", "boundary"], {
   prefix_digest: ({ token_ids }) => prefixDigest(token_ids.map(decode)),
   chain_digest: ({ parent_chain_hash, token_ids }) => chainDigest(decode(parent_chain_hash), token_ids.map(decode)),
   extras_digest: ({ extras }) => extrasDigest(decode(extras)),
@@ -47,4 +60,6 @@ await serve("node-example", ["digest", "lineage", "routes"], {
   encode_routes: ({ routes }) => encodeRoutes(routes),
   classify_span: ({ carry_len, generation_len, staged_route_len }) =>
     classifySpan(decode(carry_len), decode(generation_len), decode(staged_route_len)),
+  decode_plan: ({ value }) => writePlan(decodePlan(decode(value))),
+  encode_plan: ({ plan }) => writePlan(encodePlan(readPlan(plan))),
 });

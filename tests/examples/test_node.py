@@ -20,6 +20,12 @@ from rollproof.spec.judge.requests import Area
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "node"
 VECTORS = ROOT / "vectors"
+EXTRAS = {
+    "routed_experts": "nrlre1:int16:2x1x2:KAApAAAAAQA=",
+    "routed_experts_boundary": "nrlre1:int16:1x1x2:HgAfAA==",
+    "routed_experts_boundary_index": 2,
+}
+"""Of the example in section 10."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +44,16 @@ def failed_vectors(program, area):
 
 def test_the_example_passes_the_vectors():
     program = load(EXAMPLE)
-    assert program.areas == {Area.DIGEST, Area.LINEAGE, Area.ROUTES}
+    assert program.areas == {Area.DIGEST, Area.LINEAGE, Area.ROUTES, Area.BOUNDARY}
     results = {area: verify(read_file(VECTORS / f"{area}.json"), program) for area in program.areas}
     assert [(failure.vector.number, failure.complaint) for one in results.values() for failure in one.failures] == []
     assert [results[area].not_offered for area in (Area.DIGEST, Area.LINEAGE)] == [0, 0]
     assert results[Area.ROUTES].passed > 12
+    assert results[Area.BOUNDARY].passed > 7
+
+
+def test_extras_with_a_sidecar_have_the_contracts_digest():
+    assert load(EXAMPLE).extras_digest(EXTRAS) == "0ec749bfdb221e8a14c61876f329655a9463dd7fdc7c5068309e606601f45514"
 
 
 def test_the_example_passes_the_gate():
@@ -67,6 +78,10 @@ def test_the_commands_of_its_page_pass(monkeypatch):
         assert result.exit_code == 0, result.output
 
 
+def deep(*case):
+    return pytest.param(*case, marks=pytest.mark.deep)
+
+
 @pytest.mark.parametrize(
     ("area", "file", "line", "instead"),
     [
@@ -76,6 +91,9 @@ def test_the_commands_of_its_page_pass(monkeypatch):
         ("lineage", "lineage.mjs", 'require(!endless.has(id), "lineage_cycle", id);', ""),
         ("routes", "routes.mjs", "generation > 0n && generation <= staged", "generation > 0n && generation < staged"),
         ("routes", "routes.mjs", "data.writeInt16LE(id, 2 * index)", "data.writeInt16BE(id, 2 * index)"),
+        ("boundary", "plan.mjs", "index === position - 1n", "index === position"),
+        deep("boundary", "plan.mjs", "previous?.generation_len > 0n && span.generation_len > 0n", "true"),
+        deep("boundary", "plan.mjs", "plan.schema_version === (announced ? 3n : 2n)", "true"),
         ("routes", "routes.mjs", 'if (Buffer.from(data, "base64").toString("base64") !== data) ', "if (false) "),
     ],
     ids=lambda value: value[:24],

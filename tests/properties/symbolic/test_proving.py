@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 pytest.importorskip("crosshair", reason="the solver is in the extra dev")
 
@@ -14,8 +15,9 @@ from crosshair.condition_parser import Pep316Parser
 from crosshair.fnutil import FunctionInfo
 
 from rollproof.impl import plan as impl_plan
+from rollproof.impl import route_boundary as impl_route_boundary
 from rollproof.impl import terminal as impl_terminal
-from rollproof.properties.symbolic import group, lineage, media, retained, routes, terminal, values
+from rollproof.properties.symbolic import boundary, group, lineage, media, retained, routes, terminal, values
 from rollproof.properties.symbolic.proofs import Status, as_table
 from rollproof.properties.symbolic.prover import prove
 from rollproof.properties.symbolic.proving import prove_all
@@ -108,6 +110,48 @@ WRONG = [
         "version_range",
         lambda right: lambda receipt: (receipt.manifest[0].weight_version, right(receipt)[1]),
     ),
+    (
+        "an index one token late",
+        boundary.an_index_is_the_token_before_its_span,
+        "check_boundary",
+        lambda right: lambda span, position, previous: right(span, position + 1, previous),
+    ),
+    (
+        "a repair of a tool token",
+        boundary.a_repair_is_between_two_generations,
+        "check_boundary",
+        lambda right: lambda span, position, previous: right(span, position, evolve(previous, generation_len=1)),
+    ),
+    (
+        "a sidecar on the root",
+        boundary.a_first_span_has_no_sidecar,
+        "check_boundary",
+        lambda right: lambda span, position, previous: right(span, max(1, position), previous),
+    ),
+    (
+        "any schema",
+        boundary.a_plan_has_one_schema,
+        "check_fields",
+        lambda right: lambda plan: right(evolve(plan, schema_version=boundary.plan_schema(plan.spans))),
+    ),
+    (
+        "boundaries unchecked",
+        boundary.a_valid_plan_repairs_the_end_of_a_generation,
+        "check_fields",
+        lambda right: lambda plan: [boundary.check_boundary(span, 0, None) for span in plan.spans[:1]],
+    ),
+    (
+        "without the last token",
+        boundary.what_nobody_repairs_is_the_end_of_a_generation,
+        "unrepaired_positions",
+        lambda right: lambda plan: right(plan)[:-1],
+    ),
+    (
+        "aligned by their number",
+        boundary.rows_end_at_the_last_token,
+        "align_engine_rows",
+        lambda right: lambda rows, start, tokens: right(rows, tokens - 1 - rows.shape[0], tokens),
+    ),
 ]
 
 
@@ -135,6 +179,8 @@ def test_a_wrong_spec_is_refuted(monkeypatch, fault, item, name, replace):
             "classify",
             lambda carry, generation, staged: "full" if staged == carry + generation else "tail",
         ),
+        ("boundary_validity", impl_plan, "_boundary_fault", lambda span, position, previous: None),
+        ("unrepaired_positions", impl_route_boundary, "unrepaired_positions", lambda plan: []),
         ("terminal_root", impl_terminal, "select_terminal", lambda records: TerminalSelection("a", "selected")),
     ],
 )

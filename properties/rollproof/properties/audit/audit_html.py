@@ -53,6 +53,7 @@ def pieces(audit: Audit) -> Iterator[str]:
         for one in audit.state.advisories(list(files))
     )
     yield from table("Where they are", ("place", "group", "rollout", "call", ADVISORY, "count"), places)
+    yield from table("Uncommitted: no digest covers them", ("column", "rows"), total.uncommitted.items())
     balanced = audit_balance(audit)
     if balanced is not None:
         yield from table("Ledger", ("dispatched groups", "count"), balanced.counts.items())

@@ -66,6 +66,8 @@ def show_audit(console: Console, audit: Audit) -> Tally:
         console.print(Text(f"{file}:{line}: {error}", style="yellow"), soft_wrap=True)
     if total.advisories:
         show_advisories(console, audit, total)
+    for name, count in total.uncommitted.items():
+        console.print(f"uncommitted: no digest covers {name} of {count:,} rows", soft_wrap=True)
     balanced = audit_balance(audit)
     if balanced is not None:
         show_balance(console, balanced)

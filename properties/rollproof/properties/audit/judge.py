@@ -8,15 +8,17 @@ one by one, so that the verdict names what is wrong and not only that something 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from rollproof.properties.audit.reading import PENDING, Recorded
 from rollproof.properties.audit.stored import LineError
 from rollproof.spec.advisories import Advisory, find_advisories
+from rollproof.spec.constants import TOPK_COLUMNS
 from rollproof.spec.group import finalize_all
 from rollproof.spec.judge.area import PORTABLE
 from rollproof.spec.judge.catalogue import CATALOGUE, of_area
@@ -72,6 +74,8 @@ class Verdict:
     placeholders: int = 0
     advisories: tuple[Advisory, ...] = ()
     """What looks odd about the group's valid rows, by the spec, whether the implementation reported it or not."""
+    uncommitted: Mapping[str, int] = field(factory=dict)
+    """Published columns that no digest covers, and in how many valid rows they are: nobody can say who wrote them."""
     prompt: tuple[str, str] | None = None
     """The first valid rollout, and a digest of its prompt, which all rows publish for baselines."""
     end: str = PENDING
@@ -119,9 +123,18 @@ def _judge(recorded: Recorded, skip: frozenset[str]) -> Verdict:
         rows=len(outcome.rows or ()),
         placeholders=sum(not rollout.valid for rollout in outcome.rollouts) if outcome.rows else 0,
         advisories=oddities(request, outcome),
+        uncommitted=uncommitted(outcome),
         prompt=baseline_prompt(outcome),
         end=recorded.end,
         final=recorded.final,
+    )
+
+
+def uncommitted(outcome: GroupOutcome) -> dict[str, int]:
+    """Return the sampler columns of a group's valid rows, and how many rows have them (section 12)."""
+    pairs = zip(outcome.rollouts, outcome.rows or (), strict=False)
+    return dict(
+        Counter(name for rollout, row in pairs if rollout.valid for name in TOPK_COLUMNS if name in row.columns)
     )
 
 

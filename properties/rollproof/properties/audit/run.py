@@ -19,7 +19,7 @@ from attrs import asdict, define, field, frozen
 from rollproof.properties.audit.judge import ADVISORY, Verdict, judge
 from rollproof.properties.audit.lines import ENDING_BYTES, Batch, batches, ending
 from rollproof.properties.audit.reading import PUBLISHED, read_line
-from rollproof.properties.audit.state import State, Tally
+from rollproof.properties.audit.state import State, Tally, count_in
 from rollproof.properties.audit.stored import LineError
 from rollproof.properties.cluster import Cluster, workers
 from rollproof.properties.errors import InputError
@@ -165,8 +165,8 @@ class Audit:
         tally.placeholders += verdict.placeholders
         tally.held += not broken
         tally.falsified += bool(broken)
-        for name in dict(broken):
-            tally.invariants[name] = tally.invariants.get(name, 0) + 1
+        count_in(tally.invariants, dict.fromkeys(dict(broken), 1))
+        count_in(tally.uncommitted, verdict.uncommitted)
         if broken:
             self.state.keep(file, line, falsified_content(line, verdict, broken))
 

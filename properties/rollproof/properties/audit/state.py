@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from rollproof.properties.errors import InputError, reading
 from rollproof.properties.wire.bounds import parse_json
 from rollproof.spec.advisories import LONGEST
 
-VERSION: Final = "rollproof-audit-state-3"
+VERSION: Final = "rollproof-audit-state-4"
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS about (version TEXT);
@@ -49,13 +49,16 @@ class Tally:
     advisories: dict[str, int] = field(factory=dict)
     """Advisories: ``advisory/<name>`` to what they count in all; of runs, the longest."""
 
+    uncommitted: dict[str, int] = field(factory=dict)
+    """Columns that no digest covers, to the valid rows that were published with them."""
+
     def add(self, other: Tally) -> None:
         """Add the counts of another file."""
         for name, value in asdict(other).items():
             if type(value) is int:
                 setattr(self, name, getattr(self, name) + value)
-        for name, count in other.invariants.items():
-            self.invariants[name] = self.invariants.get(name, 0) + count
+        count_in(self.invariants, other.invariants)
+        count_in(self.uncommitted, other.uncommitted)
         for name, count in other.advisories.items():
             self.advise(name, count)
 
@@ -64,6 +67,12 @@ class Tally:
         known = self.advisories.get(name, 0)
         longest = name.removeprefix("advisory/") in LONGEST
         self.advisories[name] = max(known, count) if longest else known + count
+
+
+def count_in(counts: dict[str, int], further: Mapping[str, int]) -> None:
+    """Add some counts to others, by name."""
+    for name, count in further.items():
+        counts[name] = counts.get(name, 0) + count
 
 
 class State:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rollproof.properties.strategies.rollouts.staged_calls import bare_record
+from rollproof.properties.symbolic import boundary
 from rollproof.properties.symbolic.build import accepted, pick
 from rollproof.properties.symbolic.group import counted, request, rollout
 from rollproof.properties.symbolic.lineage import masked
@@ -17,10 +18,22 @@ from rollproof.properties.symbolic.media import ITEM, bundle
 from rollproof.properties.symbolic.routes import plan_of
 from rollproof.properties.symbolic.rule import pair
 from rollproof.properties.symbolic.terminal import CALLS, manifest
-from rollproof.spec import assembly, bundles, completion, digest, envelope, lineage, plan, spans, terminal, values
+from rollproof.spec import (
+    assembly,
+    bundles,
+    completion,
+    digest,
+    envelope,
+    lineage,
+    plan,
+    route_boundary,
+    spans,
+    terminal,
+    values,
+)
 from rollproof.spec import group as spec_group
 from rollproof.spec import rows as spec_rows
-from rollproof.spec.records import CallRecord, Completion, Cut, LinkSpan, TrainedRow
+from rollproof.spec.records import CallRecord, Completion, Cut, LinkSpan, RouteAssemblyPlan, TrainedRow
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import Tensor
 
@@ -40,6 +53,7 @@ with suppress(ModuleNotFoundError):
     from rollproof.impl import lineage as impl_lineage
     from rollproof.impl import outcomes as impl_outcomes
     from rollproof.impl import plan as impl_plan
+    from rollproof.impl import route_boundary as impl_route_boundary
     from rollproof.impl import spans as impl_spans
     from rollproof.impl import terminal as impl_terminal
 
@@ -178,6 +192,40 @@ class PlanValidity:
     def impl(carry: int, generation: int, row: int) -> str:
         lengths = carry % 4 - 1, generation % 4 - 1, 0
         return code_of(impl_plan.validate, plan_of(lengths, expected=row % 6 - 1))
+
+
+@pair("10", "BOUNDARY-4", "one span after another, indices from -1 to 2, positions from 0 to 2", (2, 2, 1, 1, 1, True))
+class BoundaryValidity:
+    """Which sidecars a span of a plan may have."""
+
+    @staticmethod
+    def spec(index: int, position: int, staged: int, before: int, generation: int, repair: bool) -> bool:
+        later = boundary.span(generation % 2, staged % 2, index % 4 - 1, repair)
+        return accepted(plan.check_boundary, later, position % 3, boundary.span(before % 2, 0))
+
+    @staticmethod
+    def impl(index: int, position: int, staged: int, before: int, generation: int, repair: bool) -> bool:
+        later = boundary.span(generation % 2, staged % 2, index % 4 - 1, repair)
+        return result_of(impl_plan._boundary_fault, later, position % 3, boundary.span(before % 2, 0)) is None
+
+
+@pair("10", ("BOUNDARY-2", "BOUNDARY-11"), "2 spans, generated and staged lengths from 0 to 2", (2, 1, 2, 1, True))
+class UnrepairedPositions:
+    """Which tokens of a row nobody repaired."""
+
+    @staticmethod
+    def spec(first: int, second: int, staged: int, later: int, repair: bool) -> list[int]:
+        return list(route_boundary.unrepaired_positions(two_spans(first, second, staged, later, repair)))
+
+    @staticmethod
+    def impl(first: int, second: int, staged: int, later: int, repair: bool) -> object:
+        return result_of(impl_route_boundary.unrepaired_positions, two_spans(first, second, staged, later, repair))
+
+
+def two_spans(first: int, second: int, staged: int, later: int, repair: bool) -> RouteAssemblyPlan:
+    """Return a plan of two spans that each carry one token, with lengths from 0 to 2."""
+    spans = boundary.span(first % 3, staged % 3), boundary.span(second % 3, later % 3, first % 3, repair)
+    return boundary.plan_with(*spans)
 
 
 @pair("6", "ROUTE-2", "all integers", (7,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from rollproof.properties.symbolic import group, lineage, media, pairs, retained, routes, terminal, values
+from rollproof.properties.symbolic import boundary, group, lineage, media, pairs, retained, routes, terminal, values
 from rollproof.properties.symbolic.rule import Pair, Rule
 
 
@@ -14,9 +14,9 @@ def rules_of(module: ModuleType) -> tuple[Rule, ...]:
     return tuple(value for value in vars(module).values() if isinstance(value, Rule))
 
 
-RULES: Final[tuple[Rule, ...]] = tuple(
-    rule for module in (values, terminal, lineage, routes, media, retained, group) for rule in rules_of(module)
-)
+CHAPTERS: Final = (values, terminal, lineage, routes, media, retained, group, boundary)
+
+RULES: Final[tuple[Rule, ...]] = tuple(rule for chapter in CHAPTERS for rule in rules_of(chapter))
 """Every rule."""
 
 PAIRS: Final[tuple[Pair, ...]] = tuple(value for value in vars(pairs).values() if isinstance(value, Pair))
