@@ -11,18 +11,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import asdict, evolve
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
+from rollproof.impl.reassembler import RolloutReassembler
 from rollproof.properties.adapters.asking import ask
+from rollproof.properties.adapters.ours import Ours
 from rollproof.properties.cli import main
 from rollproof.properties.gate.codes import reachable
 from rollproof.properties.mutants import MUTANTS
 from rollproof.properties.mutants.mutant import MutantImplementation
 from rollproof.properties.vectors.export import export
 from rollproof.properties.vectors.vector_files import BUG_TYPES, file_schema, read_file, write_files
-from rollproof.properties.vectors.verify import judge
+from rollproof.properties.vectors.verify import judge, verify
 from rollproof.properties.wire.messages import request_object
 from rollproof.spec.judge.area import PORTABLE
 from rollproof.spec.judge.catalogue import BY_ID
@@ -129,6 +131,17 @@ def test_vectors_without_a_capability_say_nothing_of_it(area):
     """Requests with every argument of a capability at its default read as they did before there was one."""
     inputs = [test["input"] for group in CONTENTS[area]["testGroups"] for test in group["tests"]]
     assert [request_object(vector.request) for vector in FILES[area].vectors] == inputs
+
+
+@pytest.mark.parametrize("area", [Area.ROLLOUT, Area.GROUP, Area.ROUTES, Area.MEDIA])
+def test_vectors_hold_with_every_argument_of_a_capability_given_at_its_default(area):
+    class Explicit(Ours):
+        def build(self, plane, config):
+            return RolloutReassembler(plane, **asdict(config, recurse=False))
+
+    result = verify(FILES[area], Explicit())
+    assert ([failure.complaint for failure in result.failures], result.left_out) == ([], 0)
+    assert result.passed == len(FILES[area].vectors)
 
 
 def test_a_file_survives_being_written_again(tmp_path):

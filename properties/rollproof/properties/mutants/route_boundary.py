@@ -9,6 +9,7 @@ from attrs import evolve
 from rollproof.properties.mutants.mutant import Mutant, passing, patches
 from rollproof.spec.constants import ROUTE_BOUNDARY, ROUTE_SENTINEL
 from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.route_boundary import boundary_index
 from rollproof.spec.tensor import Tensor
 from rollproof.spec.values import owned_key
 
@@ -65,6 +66,37 @@ def of_every_branch(with_sidecars: Any) -> Any:
         return fetched
 
     return wrong
+
+
+def of_retried_siblings() -> dict[str, Any]:
+    """Repair with the sidecar of a call that was tried again, where there is one for the same token."""
+    others: dict[int, Tensor] = {}
+
+    def noting(with_sidecars: Any) -> Any:
+        def wrong(config: Any, plan: Any, chain: Any, plane: Any) -> Any:
+            others.clear()
+            mine, used = owned_key(chain[0].call.rollout_id, ""), {staged.key for staged in chain}
+            for key, row in plane.rows.items():
+                if key.startswith(mine) and key not in used and ROUTE_BOUNDARY in row:
+                    index = boundary_index(row["extras_metadata_json"].data)
+                    others.update({} if index is None else {index: row[ROUTE_BOUNDARY]})
+            return with_sidecars(config, plan, chain, plane)
+
+        return wrong
+
+    def replacing(execute: Any) -> Any:
+        def wrong(plan: Any, *arguments: Any, **options: Any) -> Any:
+            routes = execute(plan, *arguments, **options)
+            ids, width = list(routes.values()), routes.shape[1] * routes.shape[2]
+            for span in plan.spans:
+                if span.repair_previous_token and span.boundary_token_index in others:
+                    start = span.boundary_token_index * width
+                    ids[start : start + width] = others[span.boundary_token_index].values()
+            return Tensor.of("int16", ids, routes.shape)
+
+        return wrong
+
+    return patches(routes__with_sidecars=noting, routes__execute=replacing)
 
 
 def read_before_publication(accept: Any) -> Any:
@@ -277,6 +309,13 @@ MUTANTS: Final = (
         "contract section 10",
         "The sidecar of a retried sibling is read too.",
         patches(routes__with_sidecars=of_every_branch),
+    ),
+    Mutant(
+        "sidecar-of-a-retried-sibling",
+        "BOUNDARY-9",
+        "contract section 10",
+        "The token is repaired with the sidecar of a call that was tried again, not with that of the chain's call.",
+        of_retried_siblings(),
     ),
     Mutant(
         "sidecars-read-when-deferred",
