@@ -1,4 +1,4 @@
-"""How many groups per second over TransferQueue: with one finalizer, with reads by group, with a pool of two?"""
+"""How many groups per second over TransferQueue: with one finalizer, and with a pool of two?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks import Table
-from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.recovery import run
@@ -24,7 +23,7 @@ CALLS = ((500, 500),) + ((20, 380),) * 9
 ARGUMENTS = {"partition_id": TRAIN, "staging_partition": STAGING, "pad_token_id": 0, "max_seq_len": 8192}
 
 
-BY_ROLLOUT, BY_GROUP = "TransferQueue, one process", "TransferQueue, one process, reads by group"
+ALONE, POOL = "one finalizer, in this process", "pool of 2"
 
 
 def fill(plane: Any, groups: list[Group]) -> None:
@@ -33,8 +32,8 @@ def fill(plane: Any, groups: list[Group]) -> None:
             plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
 
 
-def here(plane: Any, groups: list[Group], reads: str = "rollout") -> int:
-    finalizer = FinalizerSettings(plane, ARGUMENTS | {"reads": reads}).reassembler()
+def here(plane: Any, groups: list[Group]) -> int:
+    finalizer = FinalizerSettings(plane, ARGUMENTS).reassembler()
     return sum(run(finalizer, group.request).valid_row_count for group in groups)
 
 
@@ -53,38 +52,33 @@ def timed(plane: Any, groups: list[Group], finalize: Callable[[], int]) -> float
 def main() -> Iterable[Table]:
     groups = [group_of(number, [RolloutPlan(CALLS)] * ROLLOUTS, []) for number in range(GROUPS)]
     with local_queue():
-        memory, queue = MemoryDataPlane(), TransferQueueDataPlane()
+        queue = TransferQueueDataPlane()
         pool = FinalizerPool(FinalizerSettings(queue, ARGUMENTS), size=2)
 
         def pooled() -> int:
             outcomes = pool.finalize(group.request for group in groups)
             return sum(outcome.group.valid_row_count for outcome in outcomes if outcome.group is not None)
 
-        contestants: dict[str, tuple[Any, Callable[[], int]]] = {
-            "memory, one process": (memory, lambda: here(memory, groups)),
-            BY_ROLLOUT: (queue, lambda: here(queue, groups)),
-            BY_GROUP: (queue, lambda: here(queue, groups, "group")),
-            "TransferQueue, pool of 2": (queue, pooled),
-        }
+        contestants: dict[str, Callable[[], int]] = {ALONE: lambda: here(queue, groups), POOL: pooled}
         rates: dict[str, list[float]] = {name: [] for name in contestants}
         for index in range(ROUNDS + 1):
-            for name, (plane, finalize) in contestants.items():
-                rate = timed(plane, groups, finalize)
+            for name, finalize in contestants.items():
+                rate = timed(queue, groups, finalize)
                 if index:
                     rates[name].append(rate)
         pool.close()
         queue.close()
-    ratios = [group / rollout for group, rollout in zip(rates[BY_GROUP], rates[BY_ROLLOUT], strict=True)]
+    ratios = [two / one for two, one in zip(rates[POOL], rates[ALONE], strict=True)]
     tokens = ROLLOUTS * sum(map(sum, CALLS))
     yield Table(
         f"Finalizing groups of {ROLLOUTS} rollouts of {len(CALLS)} calls, {tokens:,} tokens each",
-        ("data plane", "median groups/s", "best groups/s"),
+        ("finalizers", "median groups/s", "best groups/s"),
         tuple((name, statistics.median(found), max(found)) for name, found in rates.items()),
         (
             f"{ROUNDS} rounds of {GROUPS} groups, in turn, after one that is not measured. Inside the clock: reads, "
             "verification, assembly, put and clear. Staging is outside.",
-            f"Reads by group against reads by rollout, round by round: {min(ratios):.2f} to {max(ratios):.2f} times "
-            f"the rate, median {statistics.median(ratios):.2f}.",
+            f"The pool against one finalizer, round by round: {min(ratios):.2f} to {max(ratios):.2f} times the rate, "
+            f"median {statistics.median(ratios):.2f}.",
             "Queue, storage units and finalizers share this machine's processors.",
         ),
     )

@@ -7,6 +7,7 @@ measured; the peer, which verifies the same rows, confirms them.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -21,12 +22,15 @@ from tensordict import TensorDict
 from rollproof.impl.assembly import RouteFragment, routed_extras_digest
 from rollproof.impl.digest import call_digests, extras_digest, prefix_digest_of
 from rollproof.impl.group import jagged
+from rollproof.impl.spans import placeholder_digest
 from rollproof.impl.staged import StagedColumns
 from rollproof.spec.constants import (
     CAPTURE_MODES,
     DIGEST_COLUMNS,
     DIGEST_VERSION,
     EXTRAS_DIGEST_VERSION,
+    IMAGE,
+    MEDIA_SPANS,
     MODE_TEXT,
     MODE_TOKEN_IN,
     ROUTE_ENCODING_ENVELOPE,
@@ -38,6 +42,9 @@ from rollproof.spec.digest import CALL_DOMAIN, CHAIN_DOMAIN, PREFIX_DOMAIN
 from rollproof.spec.values import owned_key
 
 VOCABULARY: Final = 151_936
+PLACEHOLDER: Final = VOCABULARY
+"""The token that stands for an embedding of an image; no text has it."""
+PATCH, PATCHES_PER_EMBEDDING = 16, 4
 STAGING, TRAIN = "staging", "train"
 
 
@@ -84,21 +91,26 @@ def rollout_of(
     tokens: int,
     rollout_id: str = "group-7_g0",
     routes: Sequence[RouteFragment] | None = None,
+    image: int | None = None,
 ) -> StagedRollout:
     """Return the rollout whose call ``i`` continues ``parents[i] < i`` with ``tokens`` tokens; half of them are carry.
 
-    ``routes`` are the calls' own, all of one shape. Only the terminal call's cumulative hash is real: a verifier
-    recomputes no other, and hashing every prefix here would take longer than the measurement.
+    ``routes`` are the calls' own, all of one shape. Without routes, every call may begin with an ``image``, a square of
+    so many pixels a side. Only the terminal call's cumulative hash is real: a verifier recomputes no other, and hashing
+    every prefix here would take longer than the measurement.
     """
     fields, ids, mask, logprobs = _unhashed(parents, tokens, rollout_id)
+    metadata: list[Any] = [None] * len(parents)
+    if image is not None:
+        starts = fields["prev_len"].tolist()
+        metadata = [_show_image(ids[call * tokens :], start, image) for call, start in enumerate(starts)]
     offsets = np.arange(len(parents) + 1, dtype=np.int64) * tokens
     columns = StagedColumns(fields, ids, mask, logprobs, offsets)
     path = [len(parents) - 1]
     while parents[path[-1]] >= 0:
         path.append(parents[path[-1]])
     path.reverse()
-    plain = extras_digest(None)
-    extras = [plain] * len(parents) if routes is None else [routed_extras_digest(fragment) for fragment in routes]
+    extras = map(extras_digest, metadata) if routes is None else map(routed_extras_digest, routes)
     fields["extras_digest"] = _digests(map(bytes.fromhex, extras))
     fields["chain_hash"] = _digests(_chain_hashes(columns, parents))
     fields["cumulative_hash"] = np.zeros((len(parents), 32), dtype=np.uint8)
@@ -106,7 +118,40 @@ def rollout_of(
     fields["cumulative_hash"][-1] = np.frombuffer(prefix_digest_of(pieces, tokens * len(path)), dtype=np.uint8)
     fields["digest"] = _digests(call_digests(columns))
     keys = [owned_key(rollout_id, call_id) for call_id in fields["model_call_id"]]
-    return StagedRollout(keys, _receipt(rollout_id, keys, fields), _answer(columns, routes), columns, path)
+    answer = _answer(columns, [json.dumps(value) for value in metadata], routes)
+    if image is not None:
+        answer.update(_media_columns(len(parents), image, answer["extras_metadata_json"]))
+    return StagedRollout(keys, _receipt(rollout_id, keys, fields), answer, columns, path)
+
+
+def _show_image(carry: NDArray[np.int64], start: int, side: int) -> dict[str, Any]:
+    """Write the placeholder of an image into the beginning of a call's tokens, and return the call's extras."""
+    count = (side // PATCH) ** 2 // PATCHES_PER_EMBEDDING
+    carry[:count] = PLACEHOLDER
+    item = {
+        "modality": IMAGE,
+        "placeholder_offset": start,
+        "placeholder_length": count,
+        "placeholder_digest": placeholder_digest(carry[:count]),
+        "token_id": PLACEHOLDER,
+        "embedding_spans": [[start, count]],
+        "imgs_sizes": [[side, side]],
+    }
+    return {MEDIA_SPANS: [item]}
+
+
+def _media_columns(count: int, side: int, metadata: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the media columns of calls with one image each, bfloat16."""
+    hashes = b"".join(hashlib.sha256(row.numpy()).digest() for row in metadata.unbind())
+    pixels = torch.zeros(count, (side // PATCH) ** 2, 3 * PATCH**2, dtype=torch.bfloat16)
+    return {
+        "media_present": torch.ones(count, dtype=torch.bool),
+        "media_has_frames": torch.zeros(count, dtype=torch.bool),
+        "media_metadata_digest": torch.frombuffer(bytearray(hashes), dtype=torch.uint8).reshape(count, -1),
+        "media_imgs": pixels,
+        "media_imgs_sizes": torch.full((count, 1, 2), side, dtype=torch.int32),
+        "media_num_frames": torch.zeros(count, 1, dtype=torch.int32),
+    }
 
 
 def _unhashed(
@@ -154,7 +199,7 @@ def _digests(values: Any) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(-1, 32).copy()
 
 
-def _answer(columns: StagedColumns, routes: Sequence[RouteFragment] | None) -> TensorDict:
+def _answer(columns: StagedColumns, metadata: Sequence[str], routes: Sequence[RouteFragment] | None) -> TensorDict:
     """Return the wire columns (section 9) as a batched read gives them: vectors jagged, scalars dense."""
     fields, count = columns.fields, len(columns)
     parents = fields["parent_call_id"]
@@ -168,7 +213,7 @@ def _answer(columns: StagedColumns, routes: Sequence[RouteFragment] | None) -> T
         "rollout_id_utf8": _texts(fields["rollout_id"].tolist()),
         "model_call_id_utf8": _texts(fields["model_call_id"].tolist()),
         "parent_call_id_utf8": _texts(["\x00" if parent is None else parent for parent in parents]),
-        "extras_metadata_json": _texts(["null"] * count),
+        "extras_metadata_json": _texts(metadata),
         "parent_call_id_present": torch.tensor([parent is not None for parent in parents]),
         "chain_hash_present": torch.ones(count, dtype=torch.bool),
         "cumulative_hash_present": torch.ones(count, dtype=torch.bool),
@@ -244,11 +289,17 @@ class StagedGroup:
 GROUP: Final = "group-7"
 
 
-def group_of(rollouts: int, calls: int, tokens: int, routed_dims: tuple[int, int] | None = None) -> StagedGroup:
-    """Return rollouts of one chain of calls each; with (layers, top-k) every call has routes, equal in all rollouts."""
+def group_of(
+    rollouts: int, calls: int, tokens: int, routed_dims: tuple[int, int] | None = None, image: int | None = None
+) -> StagedGroup:
+    """Return rollouts of one chain of calls each; with (layers, top-k) every call has routes, equal in all rollouts.
+
+    With ``image`` every call has one, of so many pixels a side.
+    """
     routes = None if routed_dims is None else [route_fragment(tokens, *routed_dims, seed) for seed in range(calls)]
+    chain = chain_of(calls)
     return StagedGroup(
-        tuple(rollout_of(chain_of(calls), tokens, f"{GROUP}_g{index}", routes) for index in range(rollouts))
+        tuple(rollout_of(chain, tokens, f"{GROUP}_g{index}", routes, image) for index in range(rollouts))
     )
 
 
