@@ -142,7 +142,7 @@ def _show_image(carry: NDArray[np.int64], start: int, side: int) -> dict[str, An
 
 def _media_columns(count: int, side: int, metadata: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the media columns of calls with one image each, bfloat16."""
-    hashes = b"".join(hashlib.sha256(row.numpy()).digest() for row in metadata.unbind())
+    hashes = b"".join(hashlib.sha256(row.numpy().tobytes()).digest() for row in metadata.unbind())
     pixels = torch.zeros(count, (side // PATCH) ** 2, 3 * PATCH**2, dtype=torch.bfloat16)
     return {
         "media_present": torch.ones(count, dtype=torch.bool),

@@ -21,7 +21,7 @@ from rollproof.impl.recovery import run
 from rollproof.impl.rollout import usable_reward
 from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.forms import FORMS, AsItIs, with_forms
-from rollproof.properties.adapters.ours import Ours
+from rollproof.properties.adapters.ours import Ours, OursByGroup
 from rollproof.properties.adapters.tensors import row_fields
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, RolloutPlan, group_of
 from rollproof.properties.strategies.rollouts.recipes import Form
@@ -73,6 +73,12 @@ class OverReusedBuffers(Ours):
     make_plane = ReusesItsBuffers
 
 
+class OverReusedBuffersByGroup(OursByGroup):
+    """Ours over such a plane, with one read for all rollouts of a group."""
+
+    make_plane = ReusesItsBuffers
+
+
 READING = [
     stream
     for module, area in ((rollout, Area.ROLLOUT), (group, Area.GROUP), (routes, Area.ROUTES), (media, Area.MEDIA))
@@ -101,6 +107,8 @@ def test_a_plane_that_reuses_its_buffers_changes_no_row(stream, examples):
         expected, actual = answer(request), ask(OverReusedBuffers(), request)
         found = [item.check(request, expected, actual) for item in CATALOGUE if item.covers(request)]
         assert [complaint for complaint in found if complaint] == []
+        if isinstance(request, FinalizeGroups):
+            assert ask(OverReusedBuffersByGroup(), request) == ask(OursByGroup(), request)
 
     holds()
 

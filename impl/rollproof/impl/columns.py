@@ -10,15 +10,15 @@ what was verified must be what is published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import define, frozen
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
 
 REPEATED_BYTES: Final = 2**20
 """How large a column may be that repeats its elements instead of holding them."""
@@ -28,6 +28,23 @@ Flags: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 """Arrays of one length, by field name; digests are ``[C, 32]``."""
+
+
+class Answer(Protocol):
+    """What a batched read answers: a TensorDict, or ``HeldRows``."""
+
+    @property
+    def batch_size(self) -> Sequence[int]:
+        """How many rows there are, as the only element."""
+        ...
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return a column."""
+        ...
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        """Return the columns by name."""
+        ...
 
 
 class MissingColumn(ValueError):
@@ -81,17 +98,13 @@ class EncodedTokens:
         )
 
 
-def read_ragged(answer: TensorDictBase, name: str, dtype: torch.dtype) -> Ragged:
+def read_ragged(answer: Answer, name: str, dtype: torch.dtype) -> Ragged:
     """Read a column of one vector per row: ``[C, n]`` dense, or nested with one ragged dimension."""
     leaf: Any = _leaf(answer, name)
     jagged = _jagged_parts(leaf)
     if jagged is not None:
         _expect(jagged[0].dtype is dtype and jagged[0].dim() == 1, name, jagged[0], dtype, "a vector per row")
-        values, offsets = _array(jagged[0]), _array(jagged[1]).astype(np.int64)
-        if not len(offsets) or offsets[0] < 0 or offsets[-1] > len(values) or (offsets[1:] < offsets[:-1]).any():
-            raise ValueError(
-                f"{name}: got offsets {offsets[:8].tolist()}, expected ascending ones within {len(values)} values"
-            )
+        values, offsets = _array(jagged[0]), _bounds(*jagged, name)
         return Ragged(values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
     if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
         _expect(leaf.dtype is dtype and leaf.dim() == 2, name, leaf, dtype, "a vector per row")
@@ -103,7 +116,7 @@ def read_ragged(answer: TensorDictBase, name: str, dtype: torch.dtype) -> Ragged
     return ragged([_array(row) for row in rows], _array(torch.empty(0, dtype=dtype)))
 
 
-def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArray[Any]:
+def read_scalars(answer: Answer, name: str, dtype: torch.dtype) -> NDArray[Any]:
     """Read a column of one value per row as ``[C]``, from ``[C]``, ``[C, 1]``, or rows of one value each."""
     leaf = _leaf(answer, name)
     if isinstance(leaf, torch.Tensor) and _jagged_parts(leaf) is None and not leaf.is_nested:
@@ -111,7 +124,7 @@ def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArr
             leaf.dtype is dtype and (leaf.dim() == 1 or leaf.shape[1:] == (1,)), name, leaf, dtype, "one value per row"
         )
         return _array(leaf).reshape(-1).copy()
-    if isinstance(leaf, torch.Tensor):
+    if isinstance(leaf, torch.Tensor | Jagged):
         column = read_ragged(answer, name, dtype)
         wrong = column.lengths != 1
         if np.count_nonzero(wrong):
@@ -123,7 +136,7 @@ def read_scalars(answer: TensorDictBase, name: str, dtype: torch.dtype) -> NDArr
     return np.array([row.item() for row in rows], dtype=_array(torch.empty(0, dtype=dtype)).dtype)
 
 
-def read_bytes(answer: TensorDictBase, name: str) -> list[bytes]:
+def read_bytes(answer: Answer, name: str) -> list[bytes]:
     """Read a uint8 column as one bytes object per row; no row may be empty."""
     column = read_ragged(answer, name, torch.uint8)
     if np.count_nonzero(column.lengths) < len(column.lengths):
@@ -132,7 +145,7 @@ def read_bytes(answer: TensorDictBase, name: str) -> list[bytes]:
     return [raw[start:end] for start, end in pairwise(bounds)]
 
 
-def read_texts(answer: TensorDictBase, name: str) -> list[str]:
+def read_texts(answer: Answer, name: str) -> list[str]:
     """Read a uint8 column of UTF-8 as one string per row."""
     try:
         return [row.decode() for row in read_bytes(answer, name)]
@@ -140,7 +153,7 @@ def read_texts(answer: TensorDictBase, name: str) -> list[str]:
         raise ValueError(f"{name}: got {error.object!r:.80}, expected a string in UTF-8") from None
 
 
-def read_digests(answer: TensorDictBase, name: str, size: int) -> Bytes:
+def read_digests(answer: Answer, name: str, size: int) -> Bytes:
     """Read a uint8 column of ``size`` bytes per row, ``[C, size]``."""
     column = read_ragged(answer, name, torch.uint8)
     wrong = column.lengths != size
@@ -167,6 +180,95 @@ def column_rows(leaf: Any, name: str = "column") -> list[torch.Tensor]:
     return _rows(leaf, name)
 
 
+@frozen(eq=False)
+class Jagged:
+    """A jagged column of which each row is some of the values, without the nested tensor that torch makes of it."""
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+    """``[C + 1]``, ascending."""
+
+
+Column: TypeAlias = Jagged | torch.Tensor | list[torch.Tensor]
+
+
+@define(eq=False)
+class HeldRows:
+    """The rows of an answer, themselves an answer, from which shorter ones can be taken without a copy."""
+
+    columns: Mapping[str, Column]
+    count: int
+    owned: bool = False
+    """Whether they are in memory of their own."""
+
+    @classmethod
+    def of(cls, answer: Answer) -> HeldRows:
+        """Hold the rows of an answer in its memory. Columns that do not hold a tensor per row are left out."""
+        count, columns = answer.batch_size[0], {}
+        for name, leaf in answer.items():
+            with suppress(ValueError):
+                columns[str(name)] = _column(leaf, str(name), count)
+        return cls(columns, count)
+
+    def keep(self) -> None:
+        """Copy the rows, once, before the data plane uses the memory of its answer again."""
+        if not self.owned:
+            self.columns, self.owned = {name: _copied(column) for name, column in self.columns.items()}, True
+
+    @property
+    def batch_size(self) -> tuple[int]:
+        """How many rows there are, as the only element."""
+        return (self.count,)
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """Return a column."""
+        return self.columns.get(name, default)
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """Return the columns by name."""
+        return self.columns.items()
+
+    def take(self, rows: Sequence[int], names: Iterable[str]) -> HeldRows:
+        """Return some rows, at least one, with some of the columns, in the same memory."""
+        first, consecutive = rows[0], list(rows) == list(range(rows[0], rows[0] + len(rows)))
+        columns: dict[str, Column] = {}
+        for name in names:
+            column = self.columns[name]
+            if not consecutive or isinstance(column, list):
+                every = column_rows(column, name)
+                columns[name] = [every[row] for row in rows]
+            elif isinstance(column, Jagged):
+                columns[name] = Jagged(column.values, column.offsets[first : first + len(rows) + 1])
+            else:
+                columns[name] = column[first : first + len(rows)]
+        return HeldRows(columns, len(rows))
+
+
+def _column(leaf: Any, name: str, count: int) -> Column:
+    """Return a column of so many rows. Raises ``ValueError`` for another count, or for what does not hold tensors."""
+    jagged = _batched(leaf)
+    column: Column
+    if jagged is not None:
+        _expect_elements(jagged[0], name)
+        column = Jagged(jagged[0], torch.from_numpy(_bounds(*jagged, name)))
+        length = len(column.offsets) - 1
+    elif isinstance(leaf, torch.Tensor) and not leaf.is_nested and leaf.dim():
+        _expect_elements(leaf, name)
+        column, length = leaf, len(leaf)
+    else:
+        column = _rows(leaf, name)
+        length = len(column)
+    if length != count:
+        raise ValueError(f"{name}: got {length} rows, expected {count}")
+    return column
+
+
+def _copied(column: Column) -> Column:
+    if isinstance(column, Jagged):
+        return Jagged(column.values.clone(), column.offsets)
+    return column.clone() if isinstance(column, torch.Tensor) else [row.clone() for row in column]
+
+
 def own_rows(leaf: Any) -> list[torch.Tensor] | None:
     """Return the rows of a column in memory of their own, each on its device; None for a column without tensors."""
     try:
@@ -175,7 +277,7 @@ def own_rows(leaf: Any) -> list[torch.Tensor] | None:
         return None
 
 
-def _leaf(answer: TensorDictBase, name: str) -> Any:
+def _leaf(answer: Answer, name: str) -> Any:
     leaf = answer.get(name, None)
     if leaf is None:
         raise MissingColumn(f"{name}: got None, expected a column")
@@ -204,6 +306,8 @@ def _jagged_parts(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
 
     Any operation on the nested tensor itself, even reading its dtype, runs in Python and costs more than a column.
     """
+    if isinstance(leaf, Jagged):
+        return leaf.values, leaf.offsets
     nested: Any = leaf if isinstance(leaf, torch.Tensor) and hasattr(leaf, "offsets") else None
     if nested is None or nested.lengths() is not None:
         return None
@@ -211,7 +315,28 @@ def _jagged_parts(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     return (nested.values() if values is None else values), nested.offsets()
 
 
+def _bounds(values: torch.Tensor, offsets: torch.Tensor, name: str) -> Ints:
+    """Return the offsets of a jagged column, ``[C + 1]``; ``ValueError`` if they are not ascending within it."""
+    bounds = _array(offsets).astype(np.int64)
+    if not len(bounds) or bounds[0] < 0 or bounds[-1] > len(values) or (bounds[1:] < bounds[:-1]).any():
+        raise ValueError(
+            f"{name}: got offsets {bounds[:8].tolist()}, expected ascending ones within {len(values)} values"
+        )
+    return bounds
+
+
+def _batched(leaf: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return values and offsets of a jagged column whose rows are consecutive values, of any shape."""
+    parts = _jagged_parts(leaf)
+    return parts if isinstance(leaf, Jagged) or getattr(leaf, "_ragged_idx", None) == 1 else None
+
+
 def _rows(leaf: Any, name: str) -> list[torch.Tensor]:
+    jagged = _batched(leaf)
+    if jagged is not None:
+        values, bounds = jagged[0], _bounds(*jagged, name)
+        _expect_elements(values, name)
+        return list(torch.split(values[bounds[0] : bounds[-1]], np.diff(bounds).tolist()))
     if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
         _expect_elements(leaf, name)
         if not leaf.dim():

@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import torch
 from attrs import frozen
-from tensordict import TensorDict, TensorDictBase
 
 from rollproof.impl.checks import fault, first_of
-from rollproof.impl.columns import own_rows, read_texts
-from rollproof.impl.dataplane.memory import pack_rows
+from rollproof.impl.columns import Answer, HeldRows, read_texts
 from rollproof.impl.dataplane.misses import missing_names
 from rollproof.impl.records import read_receipt
 from rollproof.impl.rollout import check_receipt
@@ -46,25 +43,30 @@ READ_ALONE: Final = frozenset(
 class GroupRows(StagingSource):
     """A source that has the rows of one group's base read; it reads everything else."""
 
-    rows: Mapping[str, Mapping[str, torch.Tensor]]
-    """By staging key, the columns of each row, in memory of their own."""
-    absent: frozenset[str] = frozenset()
+    rows: HeldRows
+    position: Mapping[str, int]
+    """Which of the rows each staging key has."""
+    absent: frozenset[str]
     """The staging keys whose rows the plane does not hold."""
 
-    def read(self, keys: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> TensorDictBase:
+    def read(self, keys: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> Answer:
         """Return the rows of ``keys``, as ``StagingSource.read`` does."""
         lost = [key for key in keys if key in self.absent]
         if lost:
             raise Rejected(Code.MISSING_STAGING_ROW, f"{first_of(lost)}: {fault('staged row', None, 'one')}")
         if not self.holds(keys, columns):
-            return StagingSource.read(self, keys, columns, optional)
-        found = [self.rows[key] for key in keys]
-        names = [*columns, *(name for name in optional if all(name in row for row in found))]
-        return TensorDict({name: pack_rows([row[name] for row in found]) for name in names}, batch_size=[len(found)])
+            return self.alone().read(keys, columns, optional)
+        names = [*columns, *(name for name in optional if name in self.rows.columns)]
+        return self.rows.take([self.position[key] for key in keys], names)
+
+    def alone(self) -> StagingSource:
+        """Return a source that reads everything."""
+        self.rows.keep()
+        return StagingSource(self.dp_client, self.partition)
 
     def holds(self, keys: Sequence[str], columns: Sequence[str]) -> bool:
         """Return whether the group's read has these columns of these rows."""
-        return bool(keys) and all(key in self.rows and set(columns) <= self.rows[key].keys() for key in keys)
+        return bool(keys) and set(columns) <= self.rows.columns.keys() and all(key in self.position for key in keys)
 
 
 def read_group(
@@ -80,29 +82,19 @@ def read_group(
     )
     present: list[str] | None = list(wanted)
     columns, optional = base_columns(config), [ROUTED_EXPERTS] if config.direct_routes else []
-    rows: dict[str, dict[str, torch.Tensor]] = {}
+    rows, held = HeldRows({}, 0), list[str]()
     try:
         if present:
-            rows = _by_key(present, source.read(present, columns, optional))
+            rows, held = HeldRows.of(source.read(present, columns, optional)), present
     except Rejected as refusal:
         present = _present(list(wanted), refusal)
         try:
             if present:
-                rows = _by_key(present, source.read(present, columns, optional))
+                rows, held = HeldRows.of(source.read(present, columns, optional)), present
         except Rejected:
             present = None
     absent = frozenset() if present is None else frozenset(wanted.keys() - set(present))
-    return GroupRows(source.dp_client, source.partition, rows, absent)
-
-
-def _by_key(keys: Sequence[str], answer: TensorDictBase) -> dict[str, dict[str, torch.Tensor]]:
-    """Return the rows of an answer by their keys, in memory of their own."""
-    columns: dict[str, list[torch.Tensor]] = {}
-    for name, column in answer.items():
-        rows = own_rows(column)
-        if rows is not None and len(rows) == len(keys):
-            columns[str(name)] = rows
-    return {key: {name: rows[index] for name, rows in columns.items()} for index, key in enumerate(keys)}
+    return GroupRows(source.dp_client, source.partition, rows, {key: row for row, key in enumerate(held)}, absent)
 
 
 def _present(keys: Sequence[str], refusal: Rejected) -> list[str] | None:

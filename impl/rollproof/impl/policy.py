@@ -13,12 +13,11 @@ from typing import Any, Final, TypeVar
 
 import torch
 from attrs import evolve, frozen
-from tensordict import TensorDictBase
 
 from rollproof.impl.arguments import as_choice, as_dims, as_flag, as_optional_count, as_plane
 from rollproof.impl.assembly import Dims, RouteFragment, execute
 from rollproof.impl.checks import fault
-from rollproof.impl.columns import column_rows, read_bytes, read_scalars
+from rollproof.impl.columns import Answer, column_rows, read_bytes, read_scalars
 from rollproof.impl.plan import RouteAssemblyPlan, decode_plan, use_of
 from rollproof.impl.route_boundary import sidecar_keys
 from rollproof.impl.staging import StagingSource
@@ -151,7 +150,7 @@ class RoutePlanExecutor:
         self,
         wanted: Mapping[str, Iterable[str]],
         columns: Sequence[str],
-        extract: Callable[[TensorDictBase, list[str]], dict[str, Row]],
+        extract: Callable[[Answer, list[str]], dict[str, Row]],
         *,
         own: bool,
     ) -> dict[str, dict[str, Row]]:
@@ -195,7 +194,7 @@ def _decoded(published: Any) -> RouteAssemblyPlan | Rejected:
         return rejected
 
 
-def _fragments(answer: TensorDictBase, keys: list[str]) -> dict[str, RouteFragment]:
+def _fragments(answer: Answer, keys: list[str]) -> dict[str, RouteFragment]:
     """Return the fragments in an answer; ``Rejected`` where one of its rows holds none."""
     try:
         column = answer.get(ROUTED_EXPERTS, None)
@@ -210,7 +209,7 @@ def _fragments(answer: TensorDictBase, keys: list[str]) -> dict[str, RouteFragme
         raise Rejected(Code.MISSING_FRAGMENT, str(error)) from None
 
 
-def _sidecars(answer: TensorDictBase, keys: list[str]) -> dict[str, torch.Tensor]:
+def _sidecars(answer: Answer, keys: list[str]) -> dict[str, torch.Tensor]:
     """Return the sidecars in an answer; ``Rejected`` where one of its rows has none."""
     try:
         column = answer.get(ROUTE_BOUNDARY, None)

@@ -242,8 +242,8 @@ class RolloutReassembler:
             dims = self._dims
             source = self._source if rows is None else rows
             outcome = finalize_rollout(self._config, source, rollout_id, receipt, reward, dims)
-            if rows is not None and rows.rows and outcome.rollout.code in READ_ALONE:
-                outcome = finalize_rollout(self._config, self._source, rollout_id, receipt, reward, dims)
+            if rows is not None and rows.position and outcome.rollout.code in READ_ALONE:
+                outcome = finalize_rollout(self._config, rows.alone(), rollout_id, receipt, reward, dims)
             if self._config.capture_media:
                 outcome = fit_into_group(outcome, earlier, dims)
             if unlearned and self._dims is None:

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from attrs import frozen
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
 
 from rollproof.impl.checks import fault
-from rollproof.impl.columns import MissingColumn, column_rows
+from rollproof.impl.columns import Answer, MissingColumn, column_rows
 from rollproof.spec.constants import TOPK_COLUMNS, TOPK_IDS, TOPK_LOGPROBS
 from rollproof.spec.records import ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
@@ -33,7 +32,7 @@ class SampledTokens:
         return cls(np.zeros((tokens, width), np.int32), np.zeros((tokens, width), np.float32))
 
 
-def read_topk(answer: TensorDictBase) -> dict[str, list[NDArray[Any]]]:
+def read_topk(answer: Answer) -> dict[str, list[NDArray[Any]]]:
     """Return the sampler columns of a read, one array of any shape per row, in memory of their own.
 
     Raises ``ValueError`` for a column that is missing or has another dtype.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from attrs import field, frozen
 from numpy.typing import NDArray
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 
 from rollproof.impl.checks import (
     DIGESTS,
@@ -34,6 +34,7 @@ from rollproof.impl.checks import (
     position_rules,
 )
 from rollproof.impl.columns import (
+    Answer,
     Columns,
     EncodedTokens,
     Flags,
@@ -124,7 +125,7 @@ def base_columns(config: ReassemblerConfig | None = None) -> list[str]:
 
 
 def decode(
-    answer: TensorDictBase,
+    answer: Answer,
     *,
     media: bool = False,
     vocab_size: int | None = None,
@@ -158,9 +159,7 @@ def _first_fault(columns: StagedColumns, vocab_size: int | None) -> tuple[int, s
     return min((found for found in rules if found is not None), key=lambda found: found[0], default=None)
 
 
-def _first_unreadable(
-    answer: TensorDictBase, media: bool, vocab_size: int | None, topk: bool
-) -> tuple[int, str] | None:
+def _first_unreadable(answer: Answer, media: bool, vocab_size: int | None, topk: bool) -> tuple[int, str] | None:
     """Return the first row that is at fault by itself, and why; None where no single row is.
 
     Halves the rows that the first fault must be among: reading costs more per column than per row.
@@ -190,7 +189,7 @@ def _first_unreadable(
     return None if found is None else (first, found[1])
 
 
-def _read(answer: TensorDictBase, *, media: bool, topk: bool) -> StagedColumns:
+def _read(answer: Answer, *, media: bool, topk: bool) -> StagedColumns:
     """Return the columns, each with the right dtype and shape, in the spec's order. Raises ``ValueError``."""
     scalars = {name: read_scalars(answer, name, torch.int64) for name in SCALAR_COLUMNS}
     modes = scalars["capture_mode"]
@@ -230,7 +229,7 @@ def _read(answer: TensorDictBase, *, media: bool, topk: bool) -> StagedColumns:
     )
 
 
-def _tokens(answer: TensorDictBase, name: str, delta_lens: Ints) -> Ragged:
+def _tokens(answer: Answer, name: str, delta_lens: Ints) -> Ragged:
     column = read_ragged(answer, name, getattr(torch, TOKEN_COLUMNS[name]))
     wrong = column.lengths != delta_lens
     if np.count_nonzero(wrong):
@@ -248,7 +247,7 @@ def _expect_recorded(recorded: NDArray[np.uint8], metadata: Sequence[bytes]) -> 
     raise ValueError(fault(MEDIA_FLAG_COLUMNS[2], as_hex(recorded[row]), "the SHA-256 of extras_metadata_json"))
 
 
-def _parents(answer: TensorDictBase) -> NDArray[Any]:
+def _parents(answer: Answer) -> NDArray[Any]:
     """Return the parent call ids, None where the flag says that there is none; then the column holds one zero byte."""
     present = read_scalars(answer, "parent_call_id_present", torch.bool)
     parents = objects(read_texts(answer, "parent_call_id_utf8"))

@@ -17,7 +17,7 @@ from tensordict import TensorDictBase
 
 from rollproof.impl.arguments import as_name, as_plane
 from rollproof.impl.checks import fault, first_of
-from rollproof.impl.columns import column_rows
+from rollproof.impl.columns import Answer, column_rows
 from rollproof.impl.dataplane.misses import Claim, claim_of, missing_names
 from rollproof.impl.staged_row import staged_row
 from rollproof.spec.rejections import Code, Rejected
@@ -51,7 +51,7 @@ MOST_READS: Final = 3
 class FewerRows(Rejected):
     """A read was answered with fewer rows than it asked for; ``answer`` has ``count``."""
 
-    def __init__(self, answer: TensorDictBase, keys: Sequence[str]) -> None:
+    def __init__(self, answer: Answer, keys: Sequence[str]) -> None:
         self.answer, self.count = answer, int(answer.batch_size[0])
         super().__init__(
             Code.MISSING_STAGING_ROW,
@@ -84,7 +84,7 @@ class StagingSource:
         as_plane("dp_client", self.dp_client, ("get_samples",))
         as_name("partition", self.partition)
 
-    def read(self, keys: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> TensorDictBase:
+    def read(self, keys: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> Answer:
         """Return the rows of ``keys`` in that order, with those of the columns that all rows have.
 
         Raises ``Rejected(MISSING_STAGING_ROW)`` where the plane says that a row is not there: by fewer rows, or by
@@ -137,7 +137,7 @@ class StagingSource:
         except Rejected as error:
             raise RuntimeError(f"the data plane failed with an error of the contract: {error}") from error
 
-    def _checked(self, answer: TensorDictBase, keys: Sequence[str]) -> TensorDictBase:
+    def _checked(self, answer: Answer, keys: Sequence[str]) -> Answer:
         """Return the answer, if it holds as many rows as requested; ``RuntimeError`` for more, or for no batch."""
         shape = getattr(answer, "batch_size", None)
         if shape is None or len(shape) != 1:

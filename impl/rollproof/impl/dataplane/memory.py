@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -94,11 +95,10 @@ class MemoryDataPlane:
 
 def pack_rows(rows: list[torch.Tensor]) -> Any:
     """Return rows as one batched column that shares no memory with them, each with its own dtype and shape."""
-    first = rows[0]
-    if any((row.dtype, row.shape[1:], row.dim()) != (first.dtype, first.shape[1:], first.dim()) for row in rows):
+    shapes = [row.shape for row in rows]
+    if len({row.dtype for row in rows}) > 1 or len({(len(shape), shape[1:]) for shape in set(shapes)}) > 1:
         return NonTensorStack(*(row.clone() for row in rows))
-    if first.dim() == 0:
+    if not shapes[0]:
         return torch.stack(rows)
-    offsets = torch.zeros(len(rows) + 1, dtype=torch.int64)
-    torch.cumsum(torch.tensor([len(row) for row in rows]), 0, out=offsets[1:])
+    offsets = torch.tensor([0, *accumulate(shape[0] for shape in shapes)])
     return torch.nested.nested_tensor_from_jagged(torch.cat(rows), offsets)
