@@ -97,6 +97,21 @@ def test_every_change_that_can_be_is_taken_back():
     assert changes(smaller) == {"len(records)": 3, "records[2].weight_version": 4}
 
 
+def test_every_item_that_can_go_goes():
+    request = changed(SelectTerminal, {"len(records)": 6, "records[3].model_call_id": "c3"})
+    smaller = plainer(request, lambda one: any(record.model_call_id == "c3" for record in one.records))
+    assert [record.model_call_id for record in smaller.records] == ["c3"]
+
+
+def test_items_that_can_only_go_together_go_together():
+    told = {"len(records)": 6} | {f"records[{index}].model_call_id": f"c{index}" for index in range(6)}
+    smaller = plainer(changed(SelectTerminal, told), lambda one: len(one.records) % 2 == 0 and one.records)
+    assert len(smaller.records) == 2
+    told = {"len(calls)": 4, "len(receipt.manifest)": 4}
+    smaller = plainer(changed(Linearize, told), lambda one: len(one.calls) == len(one.receipt.manifest) > 0)
+    assert changes(smaller) == {}
+
+
 def test_a_doubt_that_raises_keeps_the_change():
     request = changed(SelectTerminal, {"len(records)": 2, "records[1].model_call_id": "c1"})
     assert (

@@ -15,9 +15,10 @@ A new item of a sequence or a mapping starts as a copy of the last plain one, so
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import combinations
 from typing import Any, Final
 
 from attrs import evolve, fields, has
@@ -244,17 +245,44 @@ def _sealed(request: Any) -> Any:
 
 
 def plainer(request: Request, still: Callable[[Request], bool]) -> Request:
-    """Return a request with fewer changes for which ``still`` holds: each change is taken back that can be.
+    """Return a request with fewer items and fewer changes for which ``still`` holds: each goes that can.
 
     ``still`` may raise; a request for which it does is not taken.
     """
+    request = _with_fewer_items(request, still, 1)
     told = changes(request)
-    if len(told) < 2:
-        return request
     for path in [*told][::-1]:
         fewer = {name: value for name, value in told.items() if name != path}
         with suppress(Exception):
             candidate = changed(type(request), fewer)
             if still(candidate):
                 request, told = candidate, fewer
+    # A fork that is as good as another cannot lose an end alone.
+    return _with_fewer_items(request, still, 2)
+
+
+def _with_fewer_items(request: Request, still: Callable[[Request], bool], at_once: int) -> Request:
+    """Return the request without items that can go: first from calls and manifest alike, then from one of them."""
+    lengths = {path[len("len(") : -1]: length for path, length in changes(request).items() if path.startswith("len(")}
+    for paths in dict.fromkeys([(*lengths,), *((path,) for path in lengths)]):
+        longest = max((lengths[path] for path in paths), default=0)
+        for indices in combinations(reversed(range(longest)), at_once):
+            with suppress(Exception):
+                candidate = _without_items(request, paths, indices)
+                if still(candidate):
+                    request = candidate
+    return request
+
+
+def _without_items(request: Request, paths: Iterable[str], indices: Iterable[int]) -> Request:
+    """Return the request without items of each sequence, the last first. Raises ``IndexError`` where there is none."""
+    for path in paths:
+        steps = [*_steps(ast.parse(path, mode="eval").body)]
+        whole: Any = request
+        for how, at in steps:
+            whole = getattr(whole, at) if how == "field" else whole[at]
+        kept = [*whole]
+        for index in indices:
+            del kept[index]
+        request = _put(request, request, steps, type(whole)(kept))
     return request

@@ -24,12 +24,13 @@ from enum import StrEnum
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from attrs import fields, has
+from attrs import NOTHING, Factory, fields, has
 from cattrs import Converter
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from rollproof.properties.strategies.rollouts.recipes import BigInt, JsonText, Nest, OddColumn, Repeat, Rows, Scalar
 from rollproof.properties.wire.bounds import check_size
+from rollproof.spec.judge.invariant import difference
 from rollproof.spec.judge.requests import KINDS, Request
 from rollproof.spec.records import CAPABILITY
 from rollproof.spec.tensor import Tensor
@@ -229,6 +230,23 @@ def _load_tensor(value: Any, _: Any) -> Tensor:
     return OddColumn(plain.dtype, plain.shape, plain.data, value["form"])
 
 
+def _plainly(kind: Any) -> Coder:
+    """Leave out fields that have their defaults, which ``load`` fills in: what is special about a request is left."""
+    whole = make_dict_unstructure_fn(kind, _CONVERTER)
+    defaults = {
+        field.name: field.default.factory() if isinstance(field.default, Factory) else field.default  # type: ignore[arg-type]
+        for field in fields(kind)
+        if field.default is not NOTHING
+    }
+
+    def dumped(record: Any) -> dict[str, Any]:
+        usual = {name for name, value in defaults.items() if difference(value, getattr(record, name)) is None}
+        return {name: item for name, item in whole(record).items() if name not in usual}
+
+    return dumped
+
+
+_CONVERTER.register_unstructure_hook_factory(has, _plainly)
 _CONVERTER.register_unstructure_hook(Tensor, _dump_tensor)
 _CONVERTER.register_structure_hook(Tensor, _load_tensor)
 

@@ -1,0 +1,71 @@
+"""What a user installs, tried in clean environments: the wheel, without an extra and with each of them.
+
+    nox --session bare            # every Python that pyproject.toml names and that is here, and the newest dependencies
+    nox --session lowest          # the lowest dependencies that pyproject.toml allows
+    nox --session "extras(extra='torch')" --python 3.13
+
+Each session tries every command that its installation has, and ends with a row of the table in docs/install.md. What
+follows `--` goes to pip: `-- --constraint constraints.txt` for the versions that `make setup` installs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import nox
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+PYTHONS = nox.project.python_versions(PROJECT)
+DEPENDENCIES = PROJECT["project"]["dependencies"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "venv"
+nox.options.sessions = ["bare"]
+
+
+@nox.session(python=PYTHONS)
+def bare(session: nox.Session) -> None:
+    """Try the plain installation."""
+    install_and_try(session, "")
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("extra", ["torch", "fast", "prove", "cuda", "ray", "tq", "all"])
+def extras(session: nox.Session, extra: str) -> None:
+    """Try an installation with one extra."""
+    install_and_try(session, extra)
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("extra", ["", "torch"])
+def lowest(session: nox.Session, extra: str) -> None:
+    """Try the lowest dependencies. Those of torch have no wheels for the newer Pythons."""
+    if extra and session.python != PYTHONS[0]:
+        session.skip(f"[{extra}] has no wheels of its lowest versions for Python {session.python}")
+    pins = Path(session.create_tmp(), "lowest.txt")
+    given = {re.split(r"[^\w.-]", word)[0] for word in session.posargs}
+    pinned = {
+        name: pin for name, pin in lowest_versions(DEPENDENCIES + EXTRAS.get(extra, [])).items() if name not in given
+    }
+    pins.write_text("\n".join(pinned.values()), encoding="utf-8")
+    install_and_try(session, extra, "--constraint", str(pins))
+
+
+def lowest_versions(requirements: list[str]) -> dict[str, str]:
+    """Return each package pinned to the version that its range begins with."""
+    found = (re.fullmatch(r"([\w.-]+)>=([\d.]+)", line) for line in requirements)
+    return {match[1]: f"{match[1]}=={match[2]}" for match in found if match}
+
+
+def install_and_try(session: nox.Session, extra: str, *options: str) -> None:
+    """Build the wheel, install it into the session's environment, and try its commands."""
+    folder = session.create_tmp()
+    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ".")
+    (wheel,) = Path(folder).glob("*.whl")
+    started = time.monotonic()
+    session.install(f"{wheel}[{extra}]" if extra else str(wheel), *options, *session.posargs)
+    seconds = time.monotonic() - started
+    session.run("python", "tools/footprint.py", *filter(None, [extra]), "--install-seconds", f"{seconds:.1f}")
