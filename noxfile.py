@@ -2,7 +2,7 @@
 
     nox --session bare            # every Python that pyproject.toml names and that is here, and the newest dependencies
     nox --session lowest          # the lowest dependencies that pyproject.toml allows
-    nox --session "extras(extra='torch')" --python 3.13
+    nox --session "extras-3.13(torch)"
 
 Each session tries every command that its installation has, and ends with a row of the table in docs/install.md. What
 follows `--` goes to pip: `-- --constraint constraints.txt` for the versions that `make setup` installs.
@@ -33,14 +33,14 @@ def bare(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS)
-@nox.parametrize("extra", ["torch", "fast", "prove", "cuda", "ray", "tq", "all"])
+@nox.parametrize("extra", [nox.param(name, id=name) for name in ("torch", "fast", "prove", "cuda", "ray", "tq", "all")])
 def extras(session: nox.Session, extra: str) -> None:
     """Try an installation with one extra."""
     install_and_try(session, extra)
 
 
 @nox.session(python=PYTHONS)
-@nox.parametrize("extra", ["", "torch"])
+@nox.parametrize("extra", [nox.param("", id="plain"), nox.param("torch", id="torch")])
 def lowest(session: nox.Session, extra: str) -> None:
     """Try the lowest dependencies. Those of torch have no wheels for the newer Pythons."""
     if extra and session.python != PYTHONS[0]:

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from rollproof.properties.cli import main
 from rollproof.spec.judge.area import CAPABILITIES
+from tools.footprint import BARE, OF_EXTRA
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -71,6 +73,19 @@ def test_ci_tests_the_versions_that_the_package_claims() -> None:
     prefix = "Programming Language :: Python :: "
     claimed = [text.removeprefix(prefix) for text in PROJECT["classifiers"] if text.startswith(prefix)]
     assert read(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["test"]["strategy"]["matrix"]["python"] == claimed
+
+
+def test_the_sessions_in_ci_are_those_of_the_noxfile() -> None:
+    sessions = re.findall(r"^@nox.session.*?^def (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE | re.DOTALL)
+    (line,) = [step["run"] for step in steps(read(WORKFLOWS[0])) if step.get("run", "").startswith("nox ")]
+    named = line.partition("--session ")[2].partition(" --")[0].split()
+    assert {word.strip('"').partition("-")[0] for word in named} == {*sessions}
+
+
+def test_an_installation_is_tried_with_every_command_and_every_extra() -> None:
+    tried = [command for commands in (BARE, *OF_EXTRA.values()) for command in commands]
+    assert {command.split()[0] for command in tried} == set(main.list_commands(None))
+    assert OF_EXTRA.keys() == PROJECT["optional-dependencies"].keys() - {"dev", "docs", "peers"}
 
 
 # ── the action and the image ────────────────────────────────────────────────────────────────────────────────────────
