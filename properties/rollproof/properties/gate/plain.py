@@ -18,7 +18,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any, Final
 
 from attrs import evolve, fields, has
@@ -48,6 +48,9 @@ SCORED: Final = ScoredRow("g0", "r0-0", (1,), 0.0)
 """A row that is alone in its batch."""
 SEALED: Final = ("chain_hash", "cumulative_hash", "digest")
 """Hashes of a staged call, which follow from its tokens and its parent: listed only where they differ."""
+
+MOST_TRIED: Final = 1_000
+"""Ways to leave items out of one sequence that are tried."""
 
 
 @cache
@@ -265,8 +268,8 @@ def _with_fewer_items(request: Request, still: Callable[[Request], bool], at_onc
     """Return the request without items that can go: first from calls and manifest alike, then from one of them."""
     lengths = {path[len("len(") : -1]: length for path, length in changes(request).items() if path.startswith("len(")}
     for paths in dict.fromkeys([(*lengths,), *((path,) for path in lengths)]):
-        longest = max((lengths[path] for path in paths), default=0)
-        for indices in combinations(reversed(range(longest)), at_once):
+        shortest = min((lengths[path] for path in paths), default=0)
+        for indices in islice(combinations(reversed(range(shortest)), at_once), MOST_TRIED):
             with suppress(Exception):
                 candidate = _without_items(request, paths, indices)
                 if still(candidate):
