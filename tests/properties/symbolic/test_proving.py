@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from click.testing import CliRunner
 
 pytest.importorskip("crosshair", reason="the solver is in the extra dev")
 
@@ -17,11 +19,12 @@ from crosshair.fnutil import FunctionInfo
 from rollproof.impl import plan as impl_plan
 from rollproof.impl import route_boundary as impl_route_boundary
 from rollproof.impl import terminal as impl_terminal
+from rollproof.properties.cli import main
 from rollproof.properties.symbolic import boundary, group, lineage, media, retained, routes, terminal, values
 from rollproof.properties.symbolic.proofs import Status, as_table
 from rollproof.properties.symbolic.prover import prove
 from rollproof.properties.symbolic.proving import prove_all
-from rollproof.properties.symbolic.registry import ITEMS, PAIRS, RULES
+from rollproof.properties.symbolic.registry import CHAPTERS, ITEMS, PAIRS, RULES
 from rollproof.properties.symbolic.rule import rule
 from rollproof.spec.judge.catalogue import BY_ID
 from rollproof.spec.records import TerminalSelection
@@ -47,6 +50,11 @@ def test_names_are_distinct_and_invariants_exist():
     assert set(names[: len(ITEMS)]).isdisjoint(names[len(ITEMS) :])
     assert {invariant for item in ITEMS for invariant in item.invariants} <= set(BY_ID)
     assert all(item.sentence.endswith(".") and item.bounds for item in ITEMS)
+
+
+def test_the_command_names_every_chapter():
+    shown = CliRunner().invoke(main, ["prove", "--help"]).output
+    assert set(re.findall(r"\w+", shown)) >= {chapter.__name__.rpartition(".")[2] for chapter in CHAPTERS}
 
 
 @pytest.mark.parametrize("item", RULES, ids=lambda item: item.name)

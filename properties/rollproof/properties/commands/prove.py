@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 def command(rules: tuple[str, ...], timeout: float, jobs: int, report: Path | None, table: Path | None) -> None:
     """Prove the contract's scalar rules with CrossHair (default: all of them).
 
-    RULE is the name of a rule, or of a chapter: values, terminal, lineage, routes, media, retained, group; or pairs,
-    where CrossHair searches for a difference between spec and implementation.
+    RULE is the name of a rule, or of a chapter: values, terminal, lineage, routes, media, retained, group, boundary;
+    or pairs, where CrossHair searches for a difference between spec and implementation.
     """
     if find_spec("crosshair") is None:
         raise InputError("prove needs CrossHair: pip install 'rollproof[prove]'")
