@@ -129,6 +129,20 @@ class StagingSource:
             return fewer.count
         return len(keys)
 
+    def holds(self, key: str, fields: TensorDictBase) -> bool | None:
+        """Return whether the row under this key holds these columns, byte for byte; None where there is no row."""
+        try:
+            self.read([key], ["digest_bytes"])
+        except Rejected:
+            return None
+        names = [str(name) for name in fields.keys()]  # noqa: SIM118 - a TensorDict iterates over its rows
+        try:
+            answer = self.read([key], names)
+            rows = [(column_rows(answer.get(name, None))[0], fields.get(name)[0]) for name in names]
+        except (Rejected, ValueError):
+            return False
+        return all(_same_bytes(mine, theirs) for mine, theirs in rows)
+
     def _get(self, keys: list[str], columns: list[str]) -> Any:
         try:
             return call_plane(
@@ -183,10 +197,10 @@ class StagingSink:
         except Exception as error:
             return result(ok=False, staging_key=key, error=f"{key}: cannot be staged: {error}")
         try:
-            if self._is_staged(key):
-                if self._holds(key, fields):
-                    return result(ok=True, staging_key=key)
-                return result(ok=False, staging_key=key, error=f"{key}: another call is staged under this key")
+            held = StagingSource(self.dp_client, self.staging_partition).holds(key, fields)
+            if held is not None:
+                other = None if held else f"{key}: another call is staged under this key"
+                return result(ok=held, staging_key=key, error=other)
         except Exception as error:
             return result(ok=False, staging_key=key, error=f"{key}: {_from_plane(error)}; nothing was written")
         try:
@@ -207,23 +221,6 @@ class StagingSink:
         """Remove staged rows. The data plane's errors propagate."""
         if keys:
             call_plane(self.dp_client, "clear_samples", sample_ids=list(keys), partition_id=self.staging_partition)
-
-    def _is_staged(self, key: str) -> bool:
-        try:
-            StagingSource(self.dp_client, self.staging_partition).read([key], ["digest_bytes"])
-        except Rejected:
-            return False
-        return True
-
-    def _holds(self, key: str, fields: TensorDictBase) -> bool:
-        """Return whether the row that is staged under this key holds these columns, byte for byte."""
-        names = [str(name) for name in fields.keys()]  # noqa: SIM118 - a TensorDict iterates over its rows
-        try:
-            answer = StagingSource(self.dp_client, self.staging_partition).read([key], names)
-            rows = [(column_rows(answer.get(name, None))[0], fields.get(name)[0]) for name in names]
-        except (Rejected, ValueError):
-            return False
-        return all(_same_bytes(mine, theirs) for mine, theirs in rows)
 
     def _discard(self, key: str) -> None:
         """Remove what a failed write may have left. There was no row before it."""

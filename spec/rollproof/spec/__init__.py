@@ -12,6 +12,9 @@ when they are trusted), ``plan``, ``assembly``, ``routes``, ``replay``; section 
 route for: ``route_boundary``. Section 7, its media: ``bundles``, ``spans``, ``media``; across a generation cut:
 ``blake3``, ``retained``, ``completion``. Section 12, what else the sampler said: ``sampler``.
 
+Section 11, a call that is cut and taken up again: ``chunks`` (keys, rows, digests), ``cuts`` (what is put and what is
+promised), ``cut_restore``; they write through ``plane``, which comes next.
+
 Sections 5 and 8, from receipts to published rows: ``plane`` (the data plane), ``outcomes``, ``rollout``, ``metrics``,
 ``advisories``, ``rows``, ``group``.
 
@@ -19,9 +22,10 @@ Section 14, what holds for every framework, with or without receipts: ``portable
 ``align``, ``advantage``, ``media_rows``.
 
 ``judge`` sends requests to implementations and judges the answers; no chapter imports it: ``judge.views`` and
-``judge.staging`` (how tensors and a staging partition are handed over), ``judge.area``, ``judge.requests`` and
-``judge.portable`` (what is asked), ``judge.oracle`` (the contract's own answers), ``judge.latitude`` (what answers may
-differ in), ``judge.contexts`` (what a row's position is), ``judge.invariant``, ``judge.rules`` and ``judge.catalogue``.
+``judge.staging`` (how tensors and a staging partition are handed over), ``judge.area``, ``judge.requests``,
+``judge.portable`` and ``judge.cuts`` (what is asked), ``judge.oracle`` (the contract's own answers), ``judge.latitude``
+(what answers may differ in), ``judge.contexts`` (what a row's position is), ``judge.invariant``, ``judge.rules`` and
+``judge.catalogue``.
 
 Nothing here performs I/O, caches, or optimises: the reader is someone who re-implements it in another language.
 """

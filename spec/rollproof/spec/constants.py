@@ -75,6 +75,8 @@ MEDIA_DIGEST_FIELDS: Final = {MEDIA_SHA256: MEDIA_TENSOR_SHA256, MEDIA_BLAKE3: M
 FINISH_REASON: Final = "finish_reason"
 """Optional extras field: why an engine stopped (decision D38)."""
 FINISH_LENGTH: Final = "length"
+FINISH_REASONS: Final = ("stop", FINISH_LENGTH)
+"""Why a call was complete when it was cut, as an acknowledgement says (section 11)."""
 
 IMAGE: Final = "image"
 VIDEO: Final = "video"

@@ -322,3 +322,62 @@ class Violation:
 
     code: Code
     subject: str
+
+
+# ── generation cuts (section 11) ────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen
+class CutKey:
+    """What the staging key of a chunk says: under which checkpoint it was cut, and its place in its call."""
+
+    checkpoint: str
+    capture_key: str
+    model_call_id: str
+    sequence: int
+
+
+@frozen
+class RunningCall:
+    """A call as its worker knows it before the first token: where it belongs, and its prompt."""
+
+    capture_key: str
+    model_call_id: str
+    parent_call_id: str | None
+    parent_chain_hash: str | None
+    before: tuple[int, ...]
+    """The ids of the sequence up to this call; none for a root."""
+    carry_ids: tuple[int, ...]
+    extras: Any = None
+    """The call's own extras, without media spans."""
+
+
+@frozen
+class CutOrder:
+    """How a call is cut: under which checkpoint, how many tokens it may have, and whether it was complete already."""
+
+    checkpoint: str
+    effective_output_limit: int | None
+    """The most tokens that the call may generate, the prefix included; None where it is not known."""
+    terminal: bool = False
+    finish_reason: str | None = None
+
+
+@frozen
+class DurablePrefix:
+    """The promise that a call's chunks exist: enough to restore it anywhere."""
+
+    staging_keys: tuple[str, ...]
+    prefix_token_count: int
+    """How many tokens were generated."""
+    prefix_digest: str
+    effective_output_limit: int
+    terminal: bool = False
+    finish_reason: str | None = None
+
+
+@frozen
+class DurableFailure:
+    """No promise: the call is generated anew, which is always correct. The reason is free text."""
+
+    reason: str = field(default="", eq=False)

@@ -29,6 +29,7 @@ class Stage(StrEnum):
     CODEC = "codec"
     RETAINED = "retained"
     COMPLETION = "completion"
+    CUTS = "cuts"
 
 
 @frozen
@@ -63,6 +64,7 @@ _routes = partial(Rejection, Stage.ROUTES, "6")
 _assembly = partial(Rejection, Stage.ASSEMBLY, "6")
 _retained = partial(Rejection, Stage.RETAINED, "7")
 _completion = partial(Rejection, Stage.COMPLETION, "7")
+_cuts = partial(Rejection, Stage.CUTS, "11", capability="cuts")
 
 
 class Code(Enum):
@@ -323,6 +325,20 @@ class Code(Enum):
     TOKEN_COUNT = _completion("token_count", "Prefix and tail do not add up to what the trained row generated.")
     PREFIX_TOKENS = _completion("prefix_tokens", "The trained row does not begin its generation with the cut's tokens.")
     RETIRED_KEY_LIVE = _completion("retired_key_live", "A prefix row outlived the completion of its call.")
+
+    # ── restoring a call that was cut (section 11) ────────────────────────────────────────────────────────────────────
+    CUT_CHUNK_MISSING = _cuts("cut_chunk_missing", "The data plane does not hold every acknowledged chunk.")
+    CUT_IDENTITY_MISMATCH = _cuts(
+        "cut_identity_mismatch", "A chunk is of another call, at another place, or under another key."
+    )
+    CUT_VERSION_ORDER = _cuts(
+        "cut_version_order", "Weight versions fall along the chunks, or are newer than the restoring worker's."
+    )
+    CUT_MASK_ORDER = _cuts("cut_mask_order", "The chunks are not carry, then generation.")
+    RETAINED_PREFIX_CHANGED = _cuts(
+        "retained_prefix_changed", "The chunks do not digest to what they say, or joined to what was acknowledged."
+    )
+    CUT_LIMIT_EXCEEDED = _cuts("cut_limit_exceeded", "More was generated than the call may generate.")
 
     @property
     def code(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from attrs import evolve
@@ -24,7 +24,7 @@ from rollproof.impl import (
 from rollproof.impl.bundles import chain_media, read_bundle, staged_tensors
 from rollproof.impl.policy import RoutePlanExecutor
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.protocol import Refusal
+from rollproof.properties.adapters.our_cuts import OurCuts, answered
 from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step, spec_media, spec_plan
 from rollproof.properties.adapters.tensors import batch_rows, from_torch, named_tensors, to_torch
 from rollproof.spec.constants import AS_STAGED, MEDIA_DIGEST_FIELDS, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
@@ -47,15 +47,12 @@ from rollproof.spec.records import (
     TerminalSelection,
     TrainedRow,
 )
-from rollproof.spec.rejections import Rejected
 from rollproof.spec.replay import ReplayedRow
 from rollproof.spec.retained import PrefixRow
 from rollproof.spec.tensor import Tensor
 
-T = TypeVar("T")
 
-
-class Ours(ReassemblerAdapter):
+class Ours(OurCuts, ReassemblerAdapter):
     """``rollproof.impl``: the areas of receipts, all but the portable ones."""
 
     name: ClassVar[str] = "impl"
@@ -252,13 +249,3 @@ class OursByGroup(Ours):
 
     name: ClassVar[str] = "impl, reads by group"
     reassembler: ClassVar[Callable[..., Any]] = partial(RolloutReassembler, reads="group")
-
-
-def answered(function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """Return a function's value, or raise its refusal as the gate knows it."""
-    try:
-        return function(*arguments, **options)
-    except Rejected as rejected:
-        raise Refusal(rejected.reason) from None
-    except ValueError as error:
-        raise Refusal(f"refused: {error}") from None

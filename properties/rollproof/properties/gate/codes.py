@@ -15,6 +15,7 @@ from typing import Final
 from attrs import frozen
 
 from rollproof.spec.judge import requests as asked
+from rollproof.spec.judge.cuts import RestoreCut
 from rollproof.spec.judge.requests import Accepted, Answer, Area, Refused, Request, RolloutAnswer
 from rollproof.spec.judge.rules.rollout import same_reason
 from rollproof.spec.outcomes import GroupOutcome
@@ -126,6 +127,23 @@ ROWS: Final = (
     ),
     Row(Area.RETAINED, Place.CALL, (asked.Restore,), (Code.RETAINED_MEDIA_CHANGED,)),
     Row(Area.RETAINED, Place.CALL, (asked.CheckCompletion,), called(Stage.COMPLETION)),
+    Row(
+        Area.CUTS,
+        Place.CALL,
+        (RestoreCut,),
+        (
+            Code.CUT_CHUNK_MISSING,
+            Code.INVALID_STAGING_ROW,
+            Code.CUT_IDENTITY_MISMATCH,
+            Code.CUT_VERSION_ORDER,
+            Code.CUT_MASK_ORDER,
+            Code.TOKEN_COUNT,
+            Code.RETAINED_PREFIX_CHANGED,
+            Code.MEDIA_CAPTURE_REJECTED,
+            Code.RETAINED_MEDIA_CHANGED,
+            Code.CUT_LIMIT_EXCEEDED,
+        ),
+    ),
 )
 """Everything that is reachable. Areas digest and terminal refuse without a code."""
 

@@ -13,6 +13,7 @@ from rollproof.properties.strategies.streams import (
     advantage,
     align,
     between,
+    cuts,
     digest,
     finish,
     group,
@@ -49,6 +50,7 @@ CHAPTERS: Final = (
     align,
     advantage,
     media_rows,
+    cuts,
 )
 """Modules with a function ``streams(area)``, in the order in which their streams run."""
 

@@ -7,6 +7,7 @@ from typing import Final
 from rollproof.properties.mutants import (
     advantage,
     align,
+    cuts,
     decisions,
     group,
     known_group,
@@ -47,4 +48,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *media_rows.MUTANTS,
     *route_boundary.MUTANTS,
     *sampler.MUTANTS,
+    *cuts.MUTANTS,
 )

@@ -26,11 +26,12 @@ class Area(StrEnum):
     MEDIA_ROWS = "media-rows"
     BOUNDARY = "boundary"
     SAMPLER = "sampler"
+    CUTS = "cuts"
 
 
 PORTABLE: Final = frozenset({Area.MERGE, Area.ROUTE_ALIGN, Area.ADVANTAGE, Area.MEDIA_ROWS})
 """The areas that any framework has (section 14). No answer is compared with the contract's own there."""
-CAPABILITIES: Final = (Area.BOUNDARY, Area.SAMPLER)
+CAPABILITIES: Final = (Area.BOUNDARY, Area.SAMPLER, Area.CUTS)
 """Areas of what is off by default: their requests switch a capability on, and only who says so is asked them."""
 
 

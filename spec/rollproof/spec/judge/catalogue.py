@@ -10,6 +10,7 @@ from rollproof.spec.judge.rules import (
     advantage,
     align,
     boundary,
+    cuts,
     group,
     lineage,
     media,
@@ -36,6 +37,7 @@ CHAPTERS: Final = (
     media_rows,
     boundary,
     sampler,
+    cuts,
 )
 
 CATALOGUE: Final[tuple[Invariant, ...]] = tuple(item for module in CHAPTERS for item in declared(module))

@@ -11,12 +11,15 @@ from rollproof.spec.advantage import advantages
 from rollproof.spec.align import align_routes
 from rollproof.spec.assembly import execute
 from rollproof.spec.bundles import chain_media, staged_media
+from rollproof.spec.chunks import parse_cut_key
 from rollproof.spec.completion import check_completion
 from rollproof.spec.constants import AS_STAGED, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.cut_restore import restore_cut, restored_routes
+from rollproof.spec.cuts import Generation, Partition, abandon, complete, cut
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
 from rollproof.spec.envelope import decode_routes, encode_routes
 from rollproof.spec.group import finalize_group
-from rollproof.spec.judge import portable
+from rollproof.spec.judge import cuts, portable
 from rollproof.spec.judge import requests as asked
 from rollproof.spec.judge.requests import Accepted, Answer, Refused, Request
 from rollproof.spec.judge.staging import Faults
@@ -28,6 +31,7 @@ from rollproof.spec.outcomes import Failure, GroupOutcome
 from rollproof.spec.plan import classify_span, decode_plan, encode_plan
 from rollproof.spec.plane import Get, Outage
 from rollproof.spec.receipt import parse_receipt
+from rollproof.spec.records import DurablePrefix
 from rollproof.spec.rejections import Rejected
 from rollproof.spec.replay import execute_published_plan
 from rollproof.spec.retained import CallMedia, cut_extras, media_digest, restore
@@ -140,6 +144,60 @@ def _restore(request: asked.Restore) -> asked.Restored:
     return asked.Restored(with_media=True, fresh=same_objects(restored.tensors, fresh.tensors))
 
 
+def _play_cuts(request: cuts.PlayCuts) -> cuts.CutHistory:
+    plane, partition = cuts.CutPlane(), Partition(pixel_dtype=request.pixel_dtype, scheme=request.scheme)
+    media = None if request.bundle is None else CallMedia(request.spans, request.bundle)
+    generation, latest = Generation(request.call), None
+    answers: list[DurablePrefix | None] = []
+    writes = []
+    for step in request.steps:
+        if step.worker_dies:
+            generation = _taken_up(request, latest, step.weight_version, plane, partition)
+        generation = generation.with_tokens(step.token_ids, step.log_probs, step.text, step.weight_version)
+        plane.failing_put = step.failing_put
+        answered, generation = cut(generation, step.order, media, plane, partition)
+        answers.append(answered if isinstance(answered, DurablePrefix) else None)
+        latest = answers[-1] or latest
+        writes.append(plane.take_writes())
+    plane.failing_put = False
+    if request.tail is None:
+        failed = abandon(generation, plane, partition)
+    else:
+        tail = request.tail
+        plane.failing_clear = tail.failing_clear
+        generation = generation.with_tokens(tail.token_ids, tail.log_probs, b"", tail.weight_version)
+        _, failed = complete(generation, tail.model_call_id, media, plane, partition)
+    return cuts.CutHistory(tuple(answers), (*writes, plane.take_writes()), failed)
+
+
+def _taken_up(
+    request: cuts.PlayCuts, latest: DurablePrefix | None, version: int, plane: cuts.CutPlane, partition: Partition
+) -> Generation:
+    """Return the call as another worker takes it up, anew where nothing was acknowledged or it is not what was."""
+    fresh = CallMedia() if request.bundle is None else CallMedia(request.spans, request.bundle)
+    if latest is not None:
+        try:
+            return restore_cut(request.call, latest, fresh, version, plane, partition).generation
+        except Rejected:
+            pass
+    return Generation(request.call)
+
+
+def _restore_cut(request: cuts.RestoreCut) -> cuts.RestoredCut:
+    fresh, plane = CallMedia(request.spans, named_values(request.tensors)), request.staging.plane()
+    found = restore_cut(request.call, request.acknowledged, fresh, request.weight_version, plane, Partition())
+    media = found.media
+    return cuts.RestoredCut(
+        found.token_ids,
+        found.token_mask,
+        found.log_probs,
+        found.tokens_left,
+        found.weight_version,
+        with_media=media is not None,
+        fresh=media is None or same_objects(media.tensors, fresh.tensors),
+    )
+
+
 def _merge_twice(request: portable.MergeTwice) -> portable.MergedTwice:
     merged = merge_calls(request.calls, request.max_len)
     return portable.MergedTwice(merged, merged)
@@ -203,6 +261,10 @@ _HANDLERS: Final[dict[type, Callable[[Any], Any]]] = {
     portable.AdvantageRequest: lambda request: portable.Advantages(
         advantages(request.first), advantages(request.second)
     ),
+    cuts.ParseCutKey: lambda request: parse_cut_key(request.key),
+    cuts.PlayCuts: _play_cuts,
+    cuts.RestoreCut: _restore_cut,
+    cuts.RestoredRoutes: lambda request: restored_routes(request.routes, request.start, request.end, request.prefills),
     portable.MediaRows: lambda request: media_rows(
         request.rollouts, request.placeholder_id, request.merge_size, request.max_len
     ),

@@ -16,6 +16,14 @@ from rollproof.spec.extras import RouteFragment
 from rollproof.spec.judge.area import CAPABILITIES as CAPABILITIES
 from rollproof.spec.judge.area import Area as Area
 from rollproof.spec.judge.area import Request as Request
+from rollproof.spec.judge.cuts import (
+    CutHistory,
+    ParseCutKey,
+    PlayCuts,
+    RestoreCut,
+    RestoredCut,
+    RestoredRoutes,
+)
 from rollproof.spec.judge.portable import (
     AdvantageRequest,
     Advantages,
@@ -35,6 +43,7 @@ from rollproof.spec.records import (
     CallRecord,
     Completion,
     Cut,
+    CutKey,
     FinalizedRollout,
     GroupRequest,
     LinearizedRow,
@@ -418,6 +427,10 @@ KINDS: Final = (
     Kind(AlignRoutes, Area.ROUTE_ALIGN, "align_routes", tuple[RoutedRow, ...]),
     Kind(AdvantageRequest, Area.ADVANTAGE, "advantages", Advantages),
     Kind(MediaRows, Area.MEDIA_ROWS, "media_rows", tuple[MediaRow, ...]),
+    Kind(ParseCutKey, Area.CUTS, "parse_cut_key", CutKey),
+    Kind(PlayCuts, Area.CUTS, "play_cuts", CutHistory),
+    Kind(RestoreCut, Area.CUTS, "restore_cut", RestoredCut),
+    Kind(RestoredRoutes, Area.CUTS, "restored_routes", Tensor),
 )
 """Every kind of request. Protocol, wire and evidence derive from this table; the oracle answers each kind in it."""
 

@@ -1,0 +1,76 @@
+"""The rules of a restore over the columns of all chunks at once (section 11). Each raises ``Rejected``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from rollproof.impl.checks import fault, show
+from rollproof.impl.chunks import NO_EXTRAS, call_record, parse_cut_key
+from rollproof.impl.columns import Flags
+from rollproof.impl.digest import call_digests
+from rollproof.impl.staged import StagedColumns
+from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
+from rollproof.spec.records import RunningCall
+from rollproof.spec.rejections import Code, Rejected
+
+
+def check_identity(call: RunningCall, keys: Sequence[str], columns: StagedColumns) -> None:
+    """Check that each chunk is of this call, and its key of its place: ``cut_identity_mismatch``.
+
+    A key that repeats was read once: there are fewer rows than keys then, and the key is of another place.
+    """
+    mode = MODE_TEXT if call.parent_call_id is None else MODE_TOKEN_IN
+    wanted = (call.capture_key, call.model_call_id, call.parent_call_id, mode, len(call.before))
+    names = ("rollout_id", "model_call_id", "parent_call_id", "mode", "prev_len")
+    rows = list(zip(*(columns.fields[name].tolist() for name in names), strict=True))
+    for sequence, key in enumerate(keys):
+        try:
+            parsed = parse_cut_key(key)
+        except ValueError as error:
+            raise Rejected(Code.CUT_IDENTITY_MISMATCH, str(error)) from None
+        place = (parsed.capture_key, parsed.model_call_id, parsed.sequence)
+        if place != (call.capture_key, call.model_call_id, sequence):
+            raise Rejected(Code.CUT_IDENTITY_MISMATCH, fault("key", key, f"chunk {sequence} of this call"))
+        if rows[sequence] != wanted:
+            named = zip(names, rows[sequence], wanted, strict=True)
+            name, found, expected = next(one for one in named if one[1] != one[2])
+            raise Rejected(Code.CUT_IDENTITY_MISMATCH, f"{key}: {fault(name, found, show(expected))}")
+
+
+def check_versions(versions: Sequence[int]) -> None:
+    """Check that versions never fall; the last one is the worker's."""
+    for before, after in pairwise(versions):
+        if before > after:
+            raise Rejected(Code.CUT_VERSION_ORDER, fault("weight_version", before, f"at most {after}"))
+
+
+def carry_of(columns: StagedColumns) -> int:
+    """Return how long the prompt is; ``cut_mask_order`` unless it is in front of everything else."""
+    generated: Flags = columns.generated
+    carry = int(np.argmax(generated)) if generated.any() else len(generated)
+    if not generated[carry:].all() or carry > columns.offsets[1]:
+        place = int(np.nonzero(~generated)[0][-1])
+        raise Rejected(Code.CUT_MASK_ORDER, fault(f"token_mask_delta[{place}]", 0.0, "carry at the beginning only"))
+    return carry
+
+
+def check_digests(
+    call: RunningCall, columns: StagedColumns, carry: int, oldest: int, commitment: str, acknowledged: str
+) -> None:
+    """Check each chunk's own digests, and then that of all of them."""
+    digests = call_digests(columns)
+    ids, values = columns.token_ids.tolist(), columns.logprobs.tolist()
+    for index, (start, end) in enumerate(pairwise(columns.offsets.tolist())):
+        carried = carry if index == 0 else 0
+        version = int(columns.fields["weight_version"][index])
+        own = call_record(
+            call, ids[start:end], carried, values[start + carried : end], version, NO_EXTRAS if index else commitment
+        )
+        if not bytes(columns.fields["digest"][index]).hex() == digests[index].hex() == own.digest:
+            raise Rejected(Code.RETAINED_PREFIX_CHANGED, f"chunk {index}: does not digest to its own digest")
+    whole = call_record(call, ids, carry, values[carry:], oldest, commitment)
+    if whole.digest != acknowledged:
+        raise Rejected(Code.RETAINED_PREFIX_CHANGED, fault("prefix_digest", acknowledged, whole.digest))
