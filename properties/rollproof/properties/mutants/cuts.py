@@ -11,7 +11,7 @@ from rollproof.properties.mutants.mutant import Mutant, passing, patches
 from rollproof.spec import cuts
 from rollproof.spec.bundles import staged_media
 from rollproof.spec.chunks import chunk_row, joined
-from rollproof.spec.constants import RESERVED_ROLLOUT_ID, ROUTE_SENTINEL
+from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, ROUTE_SENTINEL
 from rollproof.spec.plane import Outage
 from rollproof.spec.records import CutKey
 from rollproof.spec.rejections import Code, Rejected
@@ -208,10 +208,14 @@ def restoring(change: Callable[[Any, Any, int], Any]) -> Any:
 
 
 def chunks_of_others(check: Any) -> Any:
-    """Compare the chunks with each other, and not with the call that is restored."""
-    return lambda call, keys, chunks: check(
-        evolve(call, parent_call_id=chunks[0].parent_call_id, before=(0,) * chunks[0].prev_len), keys, chunks
-    )
+    """Take a chunk behind any parent."""
+
+    def wrong(call: Any, keys: Any, chunks: Any) -> None:
+        mode = MODE_TEXT if call.parent_call_id is None else MODE_TOKEN_IN
+        own = {"parent_call_id": call.parent_call_id, "mode": mode, "prev_len": len(call.before)}
+        check(call, keys, [evolve(chunk, **own) for chunk in chunks])
+
+    return wrong
 
 
 def limit_first(read: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any, Final
 
 from attrs import evolve, frozen
@@ -347,6 +348,8 @@ RESTORE_EDITS: Final[dict[Code, tuple[Break, ...]]] = {
 """Every code of a restore, in the order of its rules."""
 
 WITHOUT_MEDIA: Final = (unexpected_media, other_extras)
+SEVERAL_CHUNKS: Final = (swapped_keys, falling_versions, swapped_rows, dropped_chunk)
+"""Breaks of calls with at least two chunks."""
 LATER_BREAKS: Final[tuple[tuple[Code, Break], ...]] = (
     (Code.TOKEN_COUNT, other_count),
     (Code.RETAINED_PREFIX_CHANGED, other_digest),
@@ -355,18 +358,30 @@ LATER_BREAKS: Final[tuple[tuple[Code, Break], ...]] = (
 """Breaks that concern the acknowledgement alone, so that they can be added to any other."""
 
 
+def broken(decide: Bytes, code: Code, edit: Break) -> CutDraft:
+    """Return a call that cannot be restored because of one edit."""
+    media = code in (Code.MEDIA_CAPTURE_REJECTED, Code.RETAINED_MEDIA_CHANGED) and edit not in WITHOUT_MEDIA
+    return edit(decide, draw_draft(decide, media=media, least=2 if edit in SEVERAL_CHUNKS else 1))
+
+
 @st.composite
 def restores(draw: DrawFn, code: Code | None = None) -> RestoreCut:
     """Draw a restore that succeeds; with ``code``, one that is refused with it, and perhaps is wrong later too."""
     decide = draw_bytes(draw, 192)
     if code is None:
         return draw_draft(decide, media=decide.chance(96)).request
-    edit = decide.choose(RESTORE_EDITS[code])
-    media = code in (Code.MEDIA_CAPTURE_REJECTED, Code.RETAINED_MEDIA_CHANGED) and edit not in WITHOUT_MEDIA
-    least = 2 if edit in (swapped_keys, falling_versions, swapped_rows, dropped_chunk) else 1
-    draft = edit(decide, draw_draft(decide, media=media, least=least))
+    draft = broken(decide, code, decide.choose(RESTORE_EDITS[code]))
     order = list(RESTORE_EDITS)
     for later, another in LATER_BREAKS:
         if order.index(later) > order.index(code) and decide.chance(64):
             draft = another(decide, draft)
     return draft.request
+
+
+def odd_restores() -> Iterator[RestoreCut]:
+    """Yield every break a few times."""
+    rng = Random(0)
+    for code, edits in RESTORE_EDITS.items():
+        for edit in edits:
+            for _ in range(8):
+                yield broken(Bytes(rng.randbytes(192)), code, edit).request

@@ -21,7 +21,7 @@ from rollproof.properties.strategies.scalars import (
     token_id,
 )
 from rollproof.properties.strategies.stream import Stream, StreamsOf, listed
-from rollproof.properties.strategies.streams.cut_restores import RESTORE_EDITS, restores
+from rollproof.properties.strategies.streams.cut_restores import RESTORE_EDITS, odd_restores, restores
 from rollproof.properties.strategies.streams.retained import draw_media
 from rollproof.spec.chunks import capture_key, cut_key
 from rollproof.spec.digest import chain_digest
@@ -246,21 +246,24 @@ def keys(draw: DrawFn) -> ParseCutKey:
 
 @st.composite
 def routes(draw: DrawFn) -> RestoredRoutes:
-    """Draw routes of a restored call, with prefills that end and begin anywhere."""
+    """Draw routes of a restored call: prefills that observed all of the prefix, pieces of it, or anything."""
     decide = draw_bytes(draw)
-    tokens, shape = 1 + decide.below(6), (1 + decide.below(2), 1 + decide.below(2))
-    start = decide.below(tokens + 1)
-    end = start + decide.below(tokens + 1 - start)
+    tokens, shape = 4 + decide.below(4), (1 + decide.below(2), 1 + decide.below(2))
+    start, end = decide.below(2), tokens - decide.below(2)
     ids = [decide.below(8) for _ in range(tokens * shape[0] * shape[1])]
-    prefills = []
-    for _ in range(decide.below(4)):
+    prefills: list[tuple[int, int]] = []
+    kind = decide.below(4)
+    if kind == 1:
+        between = start + 1 + decide.below(end - start - 1)
+        prefills = [(decide.below(start + 1), between), (between - decide.below(between - start), tokens)]
+    elif kind == 2:
+        prefills = [(start - decide.below(start + 1), end + decide.below(tokens + 1 - end))]
+    elif kind == 3:
+        start = decide.below(tokens + 1)
+        end = start + decide.below(tokens + 1 - start)
+    for _ in range(decide.below(3) if kind in (0, 3) else 0):
         first = decide.below(tokens + 1)
         prefills.append((first, first + decide.below(tokens + 1 - first)))
-    if decide.chance(96):
-        between = start + decide.below(end + 1 - start)
-        prefills += [(start, between), (between, end)]
-    if decide.chance(64):
-        prefills.append((start - decide.below(start + 1), end + decide.below(tokens + 1 - end)))
     return RestoredRoutes(Tensor.of("int16", ids, (tokens, *shape)), start, end, tuple(prefills))
 
 
@@ -280,5 +283,6 @@ def streams(area: Area) -> Iterator[Stream]:
     yield listed("each odd history", area, odd_histories())
     yield stream("restored routes", routes())
     yield stream("cut restores", restores(), 2.0)
+    yield listed("each odd cut restore", area, odd_restores())
     for code in RESTORE_EDITS:
         yield stream(f"break:cut restore:{code.code}", restores(code), 1.0, (code.code,))
