@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import torch
 from attrs import evolve, fields, frozen
 
 from rollproof.impl.checks import fault, is_text
 from rollproof.impl.digest import call_digest, chain_digest, extras_digest, prefix_digest
-from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, ROUTED_EXPERTS
+from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, ROUTE_SENTINEL, ROUTED_EXPERTS
 from rollproof.spec.records import CutKey, RunningCall, StagedCall
 
 _KEY: Final = re.compile(rf"{RESERVED_ROLLOUT_ID}/([^/]+)/([^/]+)/([^/]+)/(0|[1-9][0-9]*)")
@@ -108,3 +109,17 @@ def rounded(log_probs: Sequence[float]) -> list[float]:
     """Return log-probabilities as float32 holds them."""
     values: list[float] = np.array(log_probs, dtype=np.float64).astype(np.float32).astype(np.float64).tolist()
     return values
+
+
+def restored_routes(routes: torch.Tensor, start: int, end: int, prefills: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """Return the routes ``[T, L, K]`` of a restored call: sentinel in [start, end), unless one prefill observed it all.
+
+    ``ValueError`` for a prefix that is not within T.
+    """
+    if not 0 <= start <= end <= len(routes):
+        raise ValueError(fault("prefix", (start, end), f"a range within {len(routes)} tokens"))
+    if any(first <= start and end <= last for first, last in prefills):
+        return routes
+    masked = routes.clone()
+    masked[start:end] = ROUTE_SENTINEL
+    return masked

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rollproof.impl.checks import fault, show
+from rollproof.impl.checks import as_hex, fault, show
 from rollproof.impl.chunks import NO_EXTRAS, call_record, parse_cut_key
 from rollproof.impl.columns import Flags
 from rollproof.impl.digest import call_digests
@@ -27,17 +27,23 @@ def check_identity(call: RunningCall, keys: Sequence[str], columns: StagedColumn
     names = ("rollout_id", "model_call_id", "parent_call_id", "mode", "prev_len")
     rows = list(zip(*(columns.fields[name].tolist() for name in names), strict=True))
     for sequence, key in enumerate(keys):
-        try:
-            parsed = parse_cut_key(key)
-        except ValueError as error:
-            raise Rejected(Code.CUT_IDENTITY_MISMATCH, str(error)) from None
-        place = (parsed.capture_key, parsed.model_call_id, parsed.sequence)
-        if place != (call.capture_key, call.model_call_id, sequence):
-            raise Rejected(Code.CUT_IDENTITY_MISMATCH, fault("key", key, f"chunk {sequence} of this call"))
-        if rows[sequence] != wanted:
-            named = zip(names, rows[sequence], wanted, strict=True)
-            name, found, expected = next(one for one in named if one[1] != one[2])
-            raise Rejected(Code.CUT_IDENTITY_MISMATCH, f"{key}: {fault(name, found, show(expected))}")
+        if not _is_place(key, call, sequence):
+            raise Rejected(Code.CUT_IDENTITY_MISMATCH, fault("staging_keys", key, f"chunk {sequence} of this call"))
+        for name, found, expected in zip(names, rows[sequence], wanted, strict=True):
+            if found != expected:
+                raise Rejected(Code.CUT_IDENTITY_MISMATCH, fault(name, found, show(expected)))
+
+
+def _is_place(key: str, call: RunningCall, sequence: int) -> bool:
+    try:
+        parsed = parse_cut_key(key)
+    except ValueError:
+        return False
+    return (parsed.capture_key, parsed.model_call_id, parsed.sequence) == (
+        call.capture_key,
+        call.model_call_id,
+        sequence,
+    )
 
 
 def check_versions(versions: Sequence[int]) -> None:
@@ -52,8 +58,7 @@ def carry_of(columns: StagedColumns) -> int:
     generated: Flags = columns.generated
     carry = int(np.argmax(generated)) if generated.any() else len(generated)
     if not generated[carry:].all() or carry > columns.offsets[1]:
-        place = int(np.nonzero(~generated)[0][-1])
-        raise Rejected(Code.CUT_MASK_ORDER, fault(f"token_mask_delta[{place}]", 0.0, "carry at the beginning only"))
+        raise Rejected(Code.CUT_MASK_ORDER, fault("token_mask_delta", 0.0, "carry in front of the first chunk only"))
     return carry
 
 
@@ -64,13 +69,17 @@ def check_digests(
     digests = call_digests(columns)
     ids, values = columns.token_ids.tolist(), columns.logprobs.tolist()
     for index, (start, end) in enumerate(pairwise(columns.offsets.tolist())):
-        carried = carry if index == 0 else 0
+        prompt = carry if index == 0 else 0
         version = int(columns.fields["weight_version"][index])
         own = call_record(
-            call, ids[start:end], carried, values[start + carried : end], version, NO_EXTRAS if index else commitment
+            call, ids[start:end], prompt, values[start + prompt : end], version, NO_EXTRAS if index else commitment
         )
-        if not bytes(columns.fields["digest"][index]).hex() == digests[index].hex() == own.digest:
-            raise Rejected(Code.RETAINED_PREFIX_CHANGED, f"chunk {index}: does not digest to its own digest")
+        carried = as_hex(columns.fields["digest"][index])
+        if not carried == digests[index].hex() == own.digest:
+            detail = fault(f"chunk {index}: digest", carried, f"{own.digest}, that of its content")
+            raise Rejected(Code.RETAINED_PREFIX_CHANGED, detail)
     whole = call_record(call, ids, carry, values[carry:], oldest, commitment)
     if whole.digest != acknowledged:
-        raise Rejected(Code.RETAINED_PREFIX_CHANGED, fault("prefix_digest", acknowledged, whole.digest))
+        raise Rejected(
+            Code.RETAINED_PREFIX_CHANGED, fault("prefix_digest", acknowledged, f"{whole.digest}, that of the chunks")
+        )

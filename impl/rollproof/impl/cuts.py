@@ -19,12 +19,13 @@ from tensordict import TensorDict
 
 from rollproof.impl import staged
 from rollproof.impl.arguments import as_name, as_plane
-from rollproof.impl.checks import fault, first_of, is_length
+from rollproof.impl.checks import as_hex, fault, first_of, is_length
 from rollproof.impl.chunks import (
     NO_EXTRAS,
     call_record,
     cut_key,
     ends_inside_character,
+    restored_routes,
     rounded,
     with_extras,
     without_routes,
@@ -38,7 +39,7 @@ from rollproof.impl.retained import CallMedia, PrefixRow, cut_extras, restore
 from rollproof.impl.staged import StagedColumns
 from rollproof.impl.staged_row import staged_row
 from rollproof.impl.staging import STAGED_TAGS, StagingSource, call_plane
-from rollproof.spec.constants import FINISH_REASONS, MEDIA_SPANS, ROUTE_SENTINEL, ROUTED_EXPERTS
+from rollproof.spec.constants import FINISH_REASONS, MEDIA_SPANS, ROUTED_EXPERTS
 from rollproof.spec.records import CutKey, CutOrder, DurableFailure, DurablePrefix, RunningCall, StagedCall
 from rollproof.spec.rejections import Code, Rejected
 
@@ -256,6 +257,16 @@ class CutStore:
         One read. Raises ``Rejected`` with the first violated rule of section 11; each rule is about all chunks before
         the next. Errors of the data plane propagate: they say nothing about the chunks.
         """
+        try:
+            return self._verified(call, acknowledged, weight_version, fresh or CallMedia())
+        except Rejected as rejected:
+            if rejected.code is Code.INVALID_STAGING_ROW:
+                raise
+            raise Rejected(rejected.code, f"call {call.model_call_id}: {rejected.detail}") from None
+
+    def _verified(
+        self, call: RunningCall, acknowledged: DurablePrefix, weight_version: int, fresh: CallMedia
+    ) -> Restored:
         columns = self._chunks(acknowledged.staging_keys)
         check_identity(call, acknowledged.staging_keys, columns)
         check_versions([*columns.fields["weight_version"].tolist(), weight_version])
@@ -265,9 +276,9 @@ class CutStore:
         if count != acknowledged.prefix_token_count:
             raise Rejected(Code.TOKEN_COUNT, fault("prefix_token_count", acknowledged.prefix_token_count, str(count)))
         oldest = int(columns.fields["weight_version"].min())
-        commitment = bytes(columns.fields["extras_digest"][0]).hex()
+        commitment = as_hex(columns.fields["extras_digest"][0])
         check_digests(call, columns, carry, oldest, commitment, acknowledged.prefix_digest)
-        media = restore(PrefixRow(columns.extras_metadata_json[0], commitment), fresh or CallMedia())
+        media = restore(PrefixRow(columns.extras_metadata_json[0], commitment), fresh)
         limit = acknowledged.effective_output_limit
         if not is_length(limit) or count > limit:
             raise Rejected(Code.CUT_LIMIT_EXCEEDED, fault("effective_output_limit", limit, f"at least {count}"))
@@ -294,7 +305,8 @@ class CutStore:
         except Rejected as rejected:
             if rejected.code is not Code.MISSING_STAGING_ROW:
                 raise
-            raise Rejected(Code.CUT_CHUNK_MISSING, rejected.detail) from None
+            expected = f"chunks that are staged ({rejected.detail})"
+            raise Rejected(Code.CUT_CHUNK_MISSING, fault("staging_keys", keys, expected)) from None
         return staged.decode(answer, keys=distinct)
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -417,17 +429,3 @@ def _batched(rows: Sequence[TensorDict | None]) -> TensorDict:
     names = [str(name) for name in known[0].keys()]  # noqa: SIM118 - a TensorDict iterates over its rows
     columns = {name: pack_rows([row.get(name)[0] for row in known]) for name in names}
     return TensorDict(columns, batch_size=[len(known)])
-
-
-def restored_routes(routes: torch.Tensor, start: int, end: int, prefills: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Return the routes ``[T, L, K]`` of a restored call: sentinel in [start, end), unless one prefill observed it all.
-
-    ``ValueError`` for a prefix that is not within T.
-    """
-    if not 0 <= start <= end <= len(routes):
-        raise ValueError(fault("prefix", (start, end), f"a range within {len(routes)} tokens"))
-    if any(first <= start and end <= last for first, last in prefills):
-        return routes
-    masked = routes.clone()
-    masked[start:end] = ROUTE_SENTINEL
-    return masked

@@ -17,7 +17,7 @@ from rollproof.spec.constants import BASE_COLUMNS, MODE_TEXT, MODE_TOKEN_IN, ROU
 from rollproof.spec.cuts import Generation, Partition
 from rollproof.spec.digest import extras_digest
 from rollproof.spec.plane import DataPlane
-from rollproof.spec.records import DurablePrefix, RunningCall, StagedCall
+from rollproof.spec.records import CutKey, DurablePrefix, RunningCall, StagedCall
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.retained import CallMedia, PrefixRow, restore
 from rollproof.spec.staged import StagedRow, decode_row
@@ -53,6 +53,23 @@ def restore_cut(
     One read. Raises ``Rejected`` with the first violated rule; each rule is about all chunks before the next. An
     ``Outage`` propagates: it says nothing about the chunks.
     """
+    try:
+        return verified(call, acknowledged, fresh, weight_version, plane, partition)
+    except Rejected as rejected:
+        if rejected.code is Code.INVALID_STAGING_ROW:
+            raise
+        raise Rejected(rejected.code, f"call {call.model_call_id}: {rejected.detail}") from None
+
+
+def verified(
+    call: RunningCall,
+    acknowledged: DurablePrefix,
+    fresh: CallMedia,
+    weight_version: int,
+    plane: DataPlane,
+    partition: Partition,
+) -> RestoredCall:
+    """Check rule by rule, and return what is restored."""
     rows = read_chunks(acknowledged, plane, partition)
     chunks = [row.call for row in rows]
     check_identity(call, acknowledged.staging_keys, chunks)
@@ -85,8 +102,15 @@ def read_chunks(acknowledged: DurablePrefix, plane: DataPlane, partition: Partit
     try:
         rows = plane.get(partition.name, keys, BASE_COLUMNS)
     except Rejected as missing:
-        raise Rejected(Code.CUT_CHUNK_MISSING, missing.detail) from None
-    return [decode_row(row) for row in rows]
+        expected = f"chunks that are staged ({missing.detail})"
+        raise Rejected(Code.CUT_CHUNK_MISSING, fault("staging_keys", keys, expected)) from None
+    chunks = []
+    for key, row in zip(keys, rows, strict=True):
+        try:
+            chunks.append(decode_row(row))
+        except Rejected as invalid:
+            raise Rejected(invalid.code, f"{key}: {invalid.detail}") from None
+    return chunks
 
 
 def check_identity(call: RunningCall, keys: Sequence[str], chunks: Sequence[StagedCall]) -> None:
@@ -94,11 +118,8 @@ def check_identity(call: RunningCall, keys: Sequence[str], chunks: Sequence[Stag
     mode = MODE_TEXT if call.parent_call_id is None else MODE_TOKEN_IN
     for sequence, (key, chunk) in enumerate(zip(keys, chunks, strict=True)):
         try:
-            parsed = parse_cut_key(key)
+            expect(is_place(key, call, sequence), "staging_keys", key, f"chunk {sequence} of this call")
             for name, found, wanted in (
-                ("capture key", parsed.capture_key, call.capture_key),
-                ("call", parsed.model_call_id, call.model_call_id),
-                ("sequence", parsed.sequence, sequence),
                 ("rollout_id", chunk.rollout_id, call.capture_key),
                 ("model_call_id", chunk.model_call_id, call.model_call_id),
                 ("parent_call_id", chunk.parent_call_id, call.parent_call_id),
@@ -107,7 +128,16 @@ def check_identity(call: RunningCall, keys: Sequence[str], chunks: Sequence[Stag
             ):
                 expect(found == wanted, name, found, show(wanted))
         except ValueError as error:
-            raise Rejected(Code.CUT_IDENTITY_MISMATCH, f"{show(key)}: {error}") from None
+            raise Rejected(Code.CUT_IDENTITY_MISMATCH, str(error)) from None
+
+
+def is_place(key: str, call: RunningCall, sequence: int) -> bool:
+    """Return whether a key is that of one chunk of a call, under whatever checkpoint."""
+    try:
+        parsed = parse_cut_key(key)
+    except ValueError:
+        return False
+    return parsed == CutKey(parsed.checkpoint, call.capture_key, call.model_call_id, sequence)
 
 
 def check_versions(chunks: Sequence[StagedCall], weight_version: int) -> None:
@@ -125,8 +155,9 @@ def check_masks(chunks: Sequence[StagedCall]) -> None:
         carry = chunk.token_mask_delta.count(0.0)
         expected = (0.0,) * (0 if sequence else carry)
         if chunk.token_mask_delta[:carry] != expected:
-            detail = fault(f"chunk {sequence}: token_mask_delta", carry, "carry in front of the first chunk only")
-            raise Rejected(Code.CUT_MASK_ORDER, detail)
+            raise Rejected(
+                Code.CUT_MASK_ORDER, fault("token_mask_delta", 0.0, "carry in front of the first chunk only")
+            )
 
 
 def check_digests(call: RunningCall, chunks: Sequence[StagedCall], acknowledged: str) -> StagedCall:

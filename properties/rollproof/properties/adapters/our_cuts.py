@@ -109,7 +109,7 @@ class OurCuts:
 
     def restored_routes(self, routes: Tensor, start: int, end: int, prefills: tuple[tuple[int, int], ...]) -> Tensor:
         """Section 11."""
-        return from_torch(answered(cuts.restored_routes, to_torch(routes), start, end, prefills))
+        return from_torch(answered(chunks.restored_routes, to_torch(routes), start, end, prefills))
 
 
 def taken_up(
