@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGE: Final = ROOT / "docs" / "evidence" / "speed.md"
 ORDER: Final = (
-    *("linearize", "scaling", "group", "memory", "floor", "dataplane", "routes", "retained"),
+    *("linearize", "scaling", "group", "memory", "floor", "dataplane", "routes", "retained", "cuts"),
     *("device", "estimate"),
 )
 """How the page reads. A measurement that is not named here comes last."""

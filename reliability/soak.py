@@ -28,7 +28,7 @@ from rollproof.properties.adapters.tensors import row_fields
 from rollproof.properties.machine.chaos import StormyPlane
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, config_with, group_of
 from rollproof.spec.constants import ROUTED_EXPERTS, TOPK_COLUMNS
-from rollproof.spec.judge.area import CAPABILITIES, Area
+from rollproof.spec.judge.area import Area
 from rollproof.spec.plane import PublishedRow
 from rollproof.spec.records import GroupRequest, ReassemblerConfig
 from rollproof.spec.staged import Row
@@ -229,9 +229,9 @@ def report(run: Soak, minutes: float, rate: float, seed: int, capabilities: Sequ
 
 
 def capabilities_of(names: str) -> tuple[Area, ...]:
-    """Return the capabilities with these names. Raises ``ValueError`` for one that is none."""
+    """Return the capabilities with these names. Raises ``ValueError`` for one that no finalizer has."""
     found = tuple(map(Area, names.split(",")))
-    if not set(found) <= set(CAPABILITIES):
+    if not set(found) <= set(FLAWS_OF):
         raise ValueError(names)
     return found
 
@@ -247,7 +247,7 @@ def command(arguments: list[str]) -> int:
         "--capability",
         type=capabilities_of,
         default=(),
-        help=f"switch these on, separated by commas: {', '.join(CAPABILITIES)}",
+        help=f"switch these on, separated by commas: {', '.join(FLAWS_OF)}",
     )
     given = parser.parse_args(arguments)
     run = soak(given.minutes, given.rate, given.seed, given.capability)
