@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nox
 
@@ -45,27 +46,17 @@ def lowest(session: nox.Session, extra: str) -> None:
     """Try the lowest dependencies. Those of torch have no wheels for the newer Pythons."""
     if extra and session.python != PYTHONS[0]:
         session.skip(f"[{extra}] has no wheels of its lowest versions for Python {session.python}")
-    pins = Path(session.create_tmp(), "lowest.txt")
     given = {re.split(r"[^\w.-]", word)[0] for word in session.posargs}
-    pinned = {
-        name: pin for name, pin in lowest_versions(DEPENDENCIES + EXTRAS.get(extra, [])).items() if name not in given
-    }
-    pins.write_text("\n".join(pinned.values()), encoding="utf-8")
-    install_and_try(session, extra, "--constraint", str(pins))
+    found = (re.fullmatch(r"([\w.-]+)>=([\d.]+)", line) for line in DEPENDENCIES + EXTRAS.get(extra, []))
+    install_and_try(session, extra, *(f"{match[1]}=={match[2]}" for match in found if match and match[1] not in given))
 
 
-def lowest_versions(requirements: list[str]) -> dict[str, str]:
-    """Return each package pinned to the version that its range begins with."""
-    found = (re.fullmatch(r"([\w.-]+)>=([\d.]+)", line) for line in requirements)
-    return {match[1]: f"{match[1]}=={match[2]}" for match in found if match}
-
-
-def install_and_try(session: nox.Session, extra: str, *options: str) -> None:
+def install_and_try(session: nox.Session, extra: str, *pinned: str) -> None:
     """Build the wheel, install it into the session's environment, and try its commands."""
-    folder = session.create_tmp()
-    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ".")
-    (wheel,) = Path(folder).glob("*.whl")
-    started = time.monotonic()
-    session.install(f"{wheel}[{extra}]" if extra else str(wheel), *options, *session.posargs)
-    seconds = time.monotonic() - started
+    with TemporaryDirectory() as folder:
+        session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ".")
+        (wheel,) = Path(folder).glob("*.whl")
+        started = time.monotonic()
+        session.install(f"{wheel}[{extra}]" if extra else str(wheel), *pinned, *session.posargs)
+        seconds = time.monotonic() - started
     session.run("python", "tools/footprint.py", *filter(None, [extra]), "--install-seconds", f"{seconds:.1f}")
