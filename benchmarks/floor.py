@@ -59,7 +59,7 @@ SHAPES: Final = (
     Shape("16 x 20 calls x 1,600 tokens", 16, 20, 1600),
     Shape("16 x 20 calls x 1,600 tokens, routes of 8 layers x 4", 16, 20, 1600, routed_dims=(8, 4)),
     Shape("8 x 4 calls x 500 tokens, an image of 448 x 448 each", 8, 4, 500, image=448),
-    Shape("16 x 1,000 calls x 32 tokens", 16, 1000, 32, 3),
+    Shape("16 x 1,000 calls x 32 tokens", 16, 1000, 32, 2),
 )
 
 

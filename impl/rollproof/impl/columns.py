@@ -296,8 +296,7 @@ def _expect_elements(tensor: torch.Tensor, name: str) -> None:
         raise ValueError(f"{name}: got a {kind} tensor, expected a plain strided one")
     if tensor.is_meta:
         raise ValueError(f"{name}: got a meta tensor, expected one with data")
-    if tensor.nbytes > max(REPEATED_BYTES, tensor.untyped_storage().nbytes()):
-        held = tensor.untyped_storage().nbytes()
+    if tensor.nbytes > REPEATED_BYTES and tensor.nbytes > (held := tensor.untyped_storage().nbytes()):
         raise ValueError(f"{name}: got shape {list(tensor.shape)} of {held} bytes, expected memory for every element")
 
 
@@ -341,6 +340,7 @@ def _rows(leaf: Any, name: str) -> list[torch.Tensor]:
         _expect_elements(leaf, name)
         if not leaf.dim():
             raise ValueError(f"{name}: got a tensor without dimensions, expected a batch of rows")
+        return list(leaf.unbind())
     rows = leaf.unbind() if isinstance(leaf, torch.Tensor) else leaf.tolist() if hasattr(leaf, "tolist") else leaf
     if not isinstance(rows, list | tuple) or not all(isinstance(row, torch.Tensor) for row in rows):
         raise ValueError(f"{name}: got a {type(leaf).__name__}, expected tensors")

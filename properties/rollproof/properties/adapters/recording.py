@@ -65,11 +65,11 @@ class Manner:
         if absent and count == len(keys) and self.column_error:
             raise KeyError(f"field {absent[0]!r} was not produced")
         for name, column in columns.items():
-            if isinstance(column, torch.Tensor) and column.is_nested:
+            if self.dense and isinstance(column, torch.Tensor) and column.is_nested:
                 rows = column_rows(column)
-                if self.dense and len({row.shape for row in rows}) == 1:
+                if len({row.shape for row in rows}) == 1:
                     columns[name] = torch.stack(rows)
-            elif isinstance(column, torch.Tensor) and column.dim() == 1 and name in SCALARS and self.scalars_as_vectors:
+            elif self.scalars_as_vectors and name in SCALARS and isinstance(column, torch.Tensor) and column.dim() == 1:
                 columns[name] = column[:, None]
         names = sorted(columns, reverse=True) if self.reversed_columns else list(columns)
         extra = {"unasked": torch.zeros(count)} if self.extra_column else {}

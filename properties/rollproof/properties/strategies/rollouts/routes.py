@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from attrs import evolve, frozen
@@ -48,6 +49,7 @@ class Assembly:
 # ── fragments ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@cache
 def model_shapes(max_layers: int = 3, max_experts: int = 3) -> st.SearchStrategy[Dims]:
     """Draw (layers, top-k) of a model."""
     return st.tuples(st.integers(1, max_layers), st.integers(1, max_experts))
@@ -89,19 +91,28 @@ OTHER_EXTRAS: Final[tuple[dict[str, Any] | None, ...]] = (
 """A call's extras besides its routes: names that sort before and after ``routed_experts``, in UTF-8 and in UTF-16."""
 
 
+@cache
 def other_extras() -> st.SearchStrategy[dict[str, Any] | None]:
     """Draw a call's extras besides its routes."""
     return st.sampled_from(OTHER_EXTRAS)
 
 
+_ENCODINGS: Final = st.sampled_from([ROUTE_ENCODING_ENVELOPE, ROUTE_ENCODING_LIST])
+
+
+@cache
+def _dtypes(encoding: int, *, wide: bool) -> st.SearchStrategy[str]:
+    """Draw a dtype that an encoding has, and that can name every expert. Hypothesis keeps no such strategy itself."""
+    dtypes = [LIST_DTYPE] if encoding == ROUTE_ENCODING_LIST else list(ENVELOPE_DTYPES)
+    return st.sampled_from([dtype for dtype in dtypes if not (wide and dtype == "int8")])
+
+
 @st.composite
 def fragments(draw: st.DrawFn, tokens: int, dims: Dims, *, num_experts: int = INT8_EXPERTS) -> RouteFragment:
     """Draw a valid fragment in any dtype and encoding."""
-    encoding = draw(st.sampled_from([ROUTE_ENCODING_ENVELOPE, ROUTE_ENCODING_LIST]))
-    dtypes = [LIST_DTYPE] if encoding == ROUTE_ENCODING_LIST else list(ENVELOPE_DTYPES)
-    if num_experts > INT8_EXPERTS:
-        dtypes = [dtype for dtype in dtypes if dtype != "int8"]
-    routes = draw(route_tensors(tokens, dims, dtype=draw(st.sampled_from(dtypes)), num_experts=num_experts))
+    encoding = draw(_ENCODINGS)
+    dtype = draw(_dtypes(encoding, wide=num_experts > INT8_EXPERTS))
+    routes = draw(route_tensors(tokens, dims, dtype=dtype, num_experts=num_experts))
     extras = draw(other_extras())
     return RouteFragment(routes, encoding, metadata_json(extras))
 
