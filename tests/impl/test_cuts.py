@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from attrs import define, evolve, field
@@ -172,6 +174,18 @@ def test_a_cut_during_a_cut_is_a_failure():
     assert len(plane.puts) == 1
     twice = store.cut_all([(generation, ORDER, None), (generation, ORDER, None)])
     assert [isinstance(answer, DurablePrefix) for answer in twice] == [True, False]
+
+
+def test_a_completion_waits_for_a_cut():
+    plane = Spying()
+    store, generation, done = CutStore(plane, STAGING), Generation(CALL), []
+    append(generation, 0, 2)
+    completing = threading.Thread(target=lambda: done.append(store.complete(generation, "c1")))
+    plane.meanwhile = lambda: plane.puts[1:] or completing.start()
+    assert isinstance(store.cut(generation, ORDER), DurablePrefix)
+    completing.join(10)
+    assert [completed.failed_clears for completed in done] == [0]
+    assert staged_ids(plane.inner) == ["g_g0/c1"]
 
 
 def test_a_restore_is_one_read():

@@ -324,27 +324,29 @@ class CutStore:
 
         Pixels are staged here. ``routes`` int16 ``[T, L, K]`` are those of prompt, prefix and tail; what was restored
         becomes sentinel unless one of the ``prefills``, as ranges of T, observed all of it. A failed clear is counted,
-        and not fatal. Raises ``ValueError`` or ``Rejected`` for what cannot be staged, also where another row is staged
-        under this key: a worker that was replaced has completed the call. Errors of the put propagate; the chunks stay.
+        and not fatal. Waits for a cut that is under way. Raises ``ValueError`` or ``Rejected`` for what cannot be
+        staged, also where another row is staged under this key: a worker that was replaced has completed the call.
+        Errors of the put propagate; the chunks stay.
         """
-        call, now = evolve(generation.call, model_call_id=model_call_id), _Snapshot.of(generation)
-        extras = without_routes(call.extras)
-        if media is not None:
-            extras = {**(extras or {}), MEDIA_SPANS: media.spans}
-        carry = len(call.carry_ids)
-        if routes is not None:
-            masked = restored_routes(routes, carry, carry + generation.restored, prefills)
-            extras = {**(extras or {}), ROUTED_EXPERTS: encode_routes(masked)}
-        if not now.ids:
-            raise ValueError(fault("generated tokens", 0, "at least one"))
-        oldest = _older(generation._oldest, now.version)
-        ids, log_probs = (*call.carry_ids, *now.ids), rounded(now.log_probs)
-        final = with_extras(call_record(call, ids, carry, log_probs, oldest, extras_digest(extras)), extras)
-        attachments = None if media is None or self.media_pixel_dtype is None else media.tensors
-        row = staged_row(final, attachments, self.media_pixel_dtype)
-        key = f"{final.rollout_id}/{final.model_call_id}"
-        self._stage_once(key, final, row)
-        return Completed(key, final, self.abandon(generation))
+        with generation._cutting:
+            call, now = evolve(generation.call, model_call_id=model_call_id), _Snapshot.of(generation)
+            extras = without_routes(call.extras)
+            if media is not None:
+                extras = {**(extras or {}), MEDIA_SPANS: media.spans}
+            carry = len(call.carry_ids)
+            if routes is not None:
+                masked = restored_routes(routes, carry, carry + generation.restored, prefills)
+                extras = {**(extras or {}), ROUTED_EXPERTS: encode_routes(masked)}
+            if not now.ids:
+                raise ValueError(fault("generated tokens", 0, "at least one"))
+            oldest = _older(generation._oldest, now.version)
+            ids, log_probs = (*call.carry_ids, *now.ids), rounded(now.log_probs)
+            final = with_extras(call_record(call, ids, carry, log_probs, oldest, extras_digest(extras)), extras)
+            attachments = None if media is None or self.media_pixel_dtype is None else media.tensors
+            row = staged_row(final, attachments, self.media_pixel_dtype)
+            key = f"{final.rollout_id}/{final.model_call_id}"
+            self._stage_once(key, final, row)
+            return Completed(key, final, self._clear(generation.keys))
 
     def _stage_once(self, key: str, record: StagedCall, row: TensorDict) -> None:
         """Put the final row, unless it is there; ``ValueError`` where another one is."""
@@ -364,7 +366,8 @@ class CutStore:
 
     def abandon(self, generation: Generation) -> int:
         """Clear the chunks of a call that nobody restores any more; return how many clears failed."""
-        return self._clear(generation.keys)
+        with generation._cutting:
+            return self._clear(generation.keys)
 
     def _clear(self, keys: Sequence[Any]) -> int:
         """Remove rows with one clear; one that fails is logged: the rows that stay are nobody's (decision D24)."""

@@ -299,6 +299,19 @@ class CutMachine(RuleBasedStateMachine):
                 assert not left, f"chunks outlive their call: {sorted(left)}"
             self.note("completed")
 
+    @rule(data=st.data(), faults=armed("clear"), spared=st.sampled_from([True, True, False]))
+    def abandon(self, data: Any, faults: list[Armed], spared: bool) -> None:
+        """Let a worker give its call up, and leave nothing."""
+        if spared:
+            return
+        worker = self.drawn(data)
+        self.contested.add(worker.call)
+        failed = self.act(worker.call, faults, lambda: self.store.abandon(worker.generation))
+        self.end(worker)
+        left = set(worker.generation.keys) & set(self.watch.inner.sample_ids(STAGING))
+        assert failed != 0 or not left, f"chunks of an abandoned call: {sorted(left)}"
+        self.note("abandoned")
+
     @invariant()
     def final_rows_are_what_was_generated(self) -> None:
         """Check every final row against its engine, whatever other workers do afterwards."""
