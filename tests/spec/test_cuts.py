@@ -101,6 +101,7 @@ def test_a_cut_without_new_tokens_writes_nothing():
         (Generation(CALL), ORDER),
         (Generation(CALL).with_tokens((12,), (), b"a", 4), ORDER),
         (Generation(CALL).with_tokens((12,), (-0.5, -0.5), b"a", 4), ORDER),
+        (Generation(CALL).with_tokens((12,), (-0.5, -0.5), b"a", 4).with_tokens((13, 14), (-0.5,), b"b", 4), ORDER),
         (Generation(CALL).with_tokens((12,), (-0.5,), "é".encode()[:1], 4), ORDER),
         (Generation(CALL).with_tokens((12,), (-0.5,), b"a", 4), evolve(ORDER, effective_output_limit=None)),
         (Generation(CALL).with_tokens((12,), (-0.5,), b"a", 4), evolve(ORDER, effective_output_limit=0)),

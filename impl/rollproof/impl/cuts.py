@@ -67,6 +67,8 @@ class Generation:
     _versions: list[tuple[int, int]] = field(factory=list)
     """(end, weight version) of each append that is not durable."""
     _text: bytes = b""
+    _aligned: bool = True
+    """Whether every token came with its own log-prob: later ones do not make up for one that is missing."""
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
     _cutting: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
 
@@ -76,6 +78,7 @@ class Generation:
             self.token_ids += ids
             self.log_probs += log_probs
             self._text = (self._text + text)[-4:]
+            self._aligned = self._aligned and len(ids) == len(log_probs)
             if ids or log_probs:
                 self._versions.append((len(self.token_ids), weight_version))
 
@@ -87,6 +90,7 @@ class _Snapshot:
     ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     durable: int
+    aligned: bool
     version: int | None
     """The oldest weight version of the tokens that are not durable."""
     text: bytes
@@ -98,6 +102,7 @@ class _Snapshot:
                 tuple(generation.token_ids),
                 tuple(generation.log_probs),
                 generation._durable,
+                generation._aligned,
                 min((version for _, version in generation._versions), default=None),
                 generation._text,
             )
@@ -337,8 +342,9 @@ class CutStore:
             if routes is not None:
                 masked = restored_routes(routes, carry, carry + generation.restored, prefills)
                 extras = {**(extras or {}), ROUTED_EXPERTS: encode_routes(masked)}
-            if not now.ids:
-                raise ValueError(fault("generated tokens", 0, "at least one"))
+            if not now.ids or not now.aligned:
+                expected = "at least one, and a log-prob for each"
+                raise ValueError(fault("generated tokens", len(now.ids), expected))
             oldest = _older(generation._oldest, now.version)
             ids, log_probs = (*call.carry_ids, *now.ids), rounded(now.log_probs)
             final = with_extras(call_record(call, ids, carry, log_probs, oldest, extras_digest(extras)), extras)
@@ -412,8 +418,8 @@ def _older(left: int | None, right: int | None) -> int:
 
 def check_cut(now: _Snapshot, order: CutOrder) -> int:
     """Return how long the call may get, if it can be cut where it is (section 11). Raises ``ValueError``."""
-    if len(now.ids) != len(now.log_probs):
-        raise ValueError(fault("log-probs", len(now.log_probs), f"{len(now.ids)}, one per token"))
+    if not now.aligned:
+        raise ValueError(fault("log-probs", len(now.log_probs), f"{len(now.ids)}, one per token, at any time"))
     if not now.ids:
         raise ValueError(fault("generated tokens", 0, "at least one"))
     if ends_inside_character(now.text):

@@ -44,6 +44,8 @@ class Generation:
     pending_version: int = 0
     text: bytes = b""
     """What the engine decoded since the call began or was restored, as UTF-8."""
+    aligned: bool = True
+    """Whether every token ever came with its own log-prob: later ones do not make up for one that is missing."""
 
     def with_tokens(
         self, ids: Sequence[int], log_probs: Sequence[float], text: bytes, weight_version: int
@@ -51,12 +53,14 @@ class Generation:
         """Return the call after the engine generated more. Tokens of several versions count as of the oldest."""
         if not ids and not log_probs:
             return evolve(self, text=self.text + text)
+        aligned = self.aligned and len(ids) == len(log_probs)
         return evolve(
             self,
             pending_ids=(*self.pending_ids, *ids),
             pending_log_probs=(*self.pending_log_probs, *log_probs),
             pending_version=min(weight_version, self.pending_version) if self.pending_ids else weight_version,
             text=self.text + text,
+            aligned=aligned,
         )
 
     @property
@@ -92,7 +96,7 @@ def cut(
 def check_cut(generation: Generation, order: CutOrder) -> None:
     """Check that a call can be cut where it is, and that the order says what a restore needs; else ``ValueError``."""
     ids, log_probs, limit = generation.pending_ids, generation.pending_log_probs, order.effective_output_limit
-    expect(len(ids) == len(log_probs), "log-probs", len(log_probs), f"{len(ids)}, one per token")
+    expect(generation.aligned, "log-probs", len(log_probs), f"{len(ids)}, one per token, at any time")
     expect(generation.count > 0, "generated tokens", 0, "at least one")
     expect(not ends_inside_character(generation.text), "text", generation.text[-4:], "whole characters")
     expect(is_length(limit) and limit != 0, "effective_output_limit", limit, "a number of tokens, at least 1")
@@ -155,10 +159,11 @@ def complete(
     chunks stay then.
     """
     call, chunks = generation.call, generation.chunks
+    expect(generation.aligned, "log-probs", len(generation.pending_log_probs), "one per token, at any time")
     extras = without_routes(call.extras)
     if media is not None:
         extras = {**(extras or {}), MEDIA_SPANS: media.spans}
-    if generation.pending_ids or generation.pending_log_probs:
+    if generation.pending_ids:
         ids, log_probs = generation.pending_ids, generation.pending_log_probs
         chunks = (*chunks, chunk_row(call, len(chunks), ids, log_probs, generation.pending_version, None))
     expect(chunks != (), "generated tokens", 0, "at least one")

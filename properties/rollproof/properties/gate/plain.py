@@ -27,16 +27,27 @@ from attrs.exceptions import NotAnAttrsClassError
 from rollproof.properties.strategies.rollouts.history import Call, History, redigest
 from rollproof.properties.strategies.rollouts.recipes import RECIPES
 from rollproof.properties.strategies.rollouts.staged_calls import staged_call
+from rollproof.spec.chunks import chunk_row
 from rollproof.spec.constants import BUNDLE_PIXELS, BUNDLE_SIZES
 from rollproof.spec.digest import chain_digest, extras_digest, prefix_digest
 from rollproof.spec.judge import requests
+from rollproof.spec.judge.cuts import ParseCutKey, PlayCuts, RestoreCut, RestoredRoutes, Tail
 from rollproof.spec.judge.invariant import ABSENT, difference
 from rollproof.spec.judge.portable import AdvantageRequest, AlignRoutes, MediaRows, MergeCalls, MergeTwice
 from rollproof.spec.judge.requests import GroupStep, Linearize, Request
+from rollproof.spec.judge.staging import Staging
 from rollproof.spec.portable import Call as SessionCall
 from rollproof.spec.portable import Captured, MediaRollout, ScoredRow
-from rollproof.spec.records import GroupRequest, ReassemblerConfig, RouteAssemblyPlan, StagedCall
+from rollproof.spec.records import (
+    DurablePrefix,
+    GroupRequest,
+    ReassemblerConfig,
+    RouteAssemblyPlan,
+    RunningCall,
+    StagedCall,
+)
 from rollproof.spec.retained import PrefixRow
+from rollproof.spec.staged import encode_row
 from rollproof.spec.tensor import Tensor
 
 Changes = Mapping[str, Any]
@@ -44,6 +55,8 @@ Changes = Mapping[str, Any]
 
 CALL: Final = SessionCall((0,), (0,), (-1.0,))
 """The shortest call of which a trainer can learn something."""
+RUNNING: Final = RunningCall("r", "c0", None, None, (), ())
+"""A call without a prompt."""
 SCORED: Final = ScoredRow("g0", "r0-0", (1,), 0.0)
 """A row that is alone in its batch."""
 SEALED: Final = ("chain_hash", "cumulative_hash", "digest")
@@ -64,6 +77,7 @@ def plainest() -> dict[type, Request]:
     bundle = {BUNDLE_PIXELS: Tensor("bfloat16", (1, 1, 3), bytes(6)), BUNDLE_SIZES: Tensor.of("int64", [1, 1], (1, 2))}
     plan = RouteAssemblyPlan("staging", (), ("r/c0",), 0)
     linearize = history.linearize()
+    key, chunk = "__generation_cut__/k/r/c0/0", chunk_row(RUNNING, 0, (0,), (0.0,), 0, None)
     found: tuple[Request, ...] = (
         requests.PrefixDigest(()),
         requests.ChainDigest(None, ()),
@@ -98,6 +112,10 @@ def plainest() -> dict[type, Request]:
         requests.CutGeneration({}, [], None, "bfloat16"),
         requests.Restore(PrefixRow(b"{}", extras_digest({})), [], None),
         requests.CheckCompletion((), (), (), (), ()),
+        ParseCutKey(key),
+        PlayCuts(RUNNING, (), Tail("c1", (0,), (0.0,), 0)),
+        RestoreCut(RUNNING, DurablePrefix((key,), 1, chunk.digest, 1), Staging({key: encode_row(chunk)}), 0),
+        RestoredRoutes(Tensor.of("int16", [0], (1, 1, 1)), 0, 1, ()),
         MergeCalls((CALL,), 0.0, None, 0, ()),
         MergeTwice((CALL,), 0.0, None, 0, ()),
         AlignRoutes((CALL,), (Captured(0, (((0,),),)),), 1, False),

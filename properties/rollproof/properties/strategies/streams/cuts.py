@@ -197,6 +197,8 @@ def odd_histories() -> Iterator[PlayCuts]:
                 steps = list(plain.steps)
                 steps[at] = edit(Bytes(bytes([seed * 43])), steps[at])
                 yield evolve(plain, steps=tuple(steps))
+        first, second = evolve(plain.steps[0], log_probs=(*plain.steps[0].log_probs, -0.5)), plain.steps[-1]
+        yield evolve(plain, steps=(first, evolve(second, log_probs=second.log_probs[:-1])))
     call = draw_call(Bytes(b""))
     yield PlayCuts(call, (), Tail("c", (1,), (-0.5,), 0))
     yield PlayCuts(call, (), Tail("c", (), (), 0))
