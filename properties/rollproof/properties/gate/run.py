@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
-from unittest.mock import patch
 
 from attrs import define, field
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
-from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
 from rollproof.properties.adapters.asking import ask
@@ -30,6 +28,7 @@ from rollproof.properties.gate.plain import plainer
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report, StreamTally
 from rollproof.properties.gate.streams import request_streams, with_boundary
+from rollproof.properties.strategies.repeatable import whatever_is_loaded
 from rollproof.properties.strategies.rollouts.recipes import realize_request
 from rollproof.properties.strategies.stream import Stream
 from rollproof.spec.judge.catalogue import BY_ID, of_area
@@ -313,10 +312,6 @@ def showable(answer: Answer) -> Answer:
     return answer
 
 
-def _no_constant(*_arguments: Any, **_options: Any) -> None:
-    """Stand in for what draws a constant: a mock would take a twentieth of the time of drawing."""
-
-
 def exercise(
     strategy: SearchStrategy[Any],
     body: Callable[[Any], None],
@@ -325,10 +320,7 @@ def exercise(
     phases: Sequence[Phase],
     database: ExampleDatabase | None = None,
 ) -> None:
-    """Run ``body`` on examples of ``strategy``, the same ones for the same seed and the same content of a database.
-
-    Hypothesis mixes in constants that it finds in whatever modules of the user's are loaded; here it does not.
-    """
+    """Run ``body`` on examples of ``strategy``, the same ones for the same seed and the same content of a database."""
 
     # In this order: a seed that is put on top of settings takes their database away.
     @settings(
@@ -346,5 +338,5 @@ def exercise(
     def body_on(request: Any) -> None:
         body(request)
 
-    with patch.object(HypothesisProvider, "_maybe_draw_constant", _no_constant, create=True):
+    with whatever_is_loaded():
         body_on()

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import define, field
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rollproof.impl.cuts import CutStore, Generation
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.staging import StagingSource
 from rollproof.properties.machine.faults import FAULTS, Armed, Crash, FaultyPlane
+from rollproof.properties.machine.running import run_machine
 from rollproof.properties.machine.watch import Violation
 from rollproof.spec.constants import RESERVED_ROLLOUT_ID
 from rollproof.spec.records import CutOrder, DurablePrefix, RunningCall
@@ -330,16 +330,4 @@ def running(call: str) -> RunningCall:
 def check_cut_machine(parts: CutParts | None = None, *, runs: int, steps: int = 20, number: int = 0) -> None:
     """Run the machine on ``runs`` sequences of at most ``steps`` steps; raises what it finds."""
     machine = type("Machine", (CutMachine,), {"parts": parts or CutParts()})
-    run_state_machine_as_test(
-        seed(number)(machine),
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=steps,
-            database=None,
-            deadline=None,
-            print_blob=False,
-            report_multiple_bugs=False,
-            phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_machine(machine, runs=runs, steps=steps, number=number)

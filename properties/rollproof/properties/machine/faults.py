@@ -39,9 +39,9 @@ class Fault(StrEnum):
     CRASH_BEFORE = "crash-before"
     CRASH_AFTER = "crash-after"
     HALF = "half"
-    """A put or clear of half of the rows, then an error."""
+    """A put or clear of some of the rows, then an error."""
     CRASH_HALF = "crash-half"
-    """A put or clear of half of the rows, then a crash."""
+    """A put or clear of some of the rows, then a crash."""
     MISS = "miss"
     """A read without one of the rows, although it is there."""
     REORDER = "reorder"
@@ -241,8 +241,8 @@ class FaultyPlane:
         elif armed.fault not in BREAKING_OFF:
             self._around(armed, every)
         else:
-            if count := armed.choice % max(1, len(ids)):
-                some(count)
+            if len(ids) > 1:
+                some(1 + armed.choice % (len(ids) - 1))
             if armed.fault is Fault.CRASH_HALF:
                 raise Crash
             self._fail(ConnectionError("injected break-off"))
