@@ -207,7 +207,7 @@ def report(run: Soak, minutes: float, rate: float, seed: int, capabilities: Sequ
     about = ", ".join(f"{name} {value}" for name, value in machine().items())
     having = f", with {' and '.join(capabilities)}" if capabilities else ""
     lines = [
-        "# Soak",
+        f"# Soak{' with capabilities' if capabilities else ''}",
         "",
         *INTRODUCTION,
         "",
