@@ -241,8 +241,8 @@ class FaultyPlane:
         elif armed.fault not in BREAKING_OFF:
             self._around(armed, every)
         else:
-            if len(ids) > 1:
-                some(1 + armed.choice % (len(ids) - 1))
+            if count := armed.choice % max(1, len(ids)):
+                some(count)
             if armed.fault is Fault.CRASH_HALF:
                 raise Crash
             self._fail(ConnectionError("injected break-off"))

@@ -324,11 +324,11 @@ def check_each_fault(parts: Parts | None = None) -> None:
 
 
 def each(operation: Operation, faults: Iterable[Fault], skips: int = 1, errors: int = 1) -> list[Armed]:
-    """Return every fault of the first operations of a kind, odd errors with so many of their kinds."""
+    """Return every fault of the first operations: the second row's, of writes one row's, and so many odd errors."""
     return [
         Armed(operation, skip, fault, choice)
         for skip, fault in product(range(skips), faults)
-        for choice in range(errors if fault is Fault.ODD_ERROR else 1)
+        for choice in (range(errors) if fault is Fault.ODD_ERROR else (1,))
     ]
 
 
