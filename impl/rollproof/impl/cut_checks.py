@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from rollproof.impl.staged import StagedColumns
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
 from rollproof.spec.records import RunningCall
 from rollproof.spec.rejections import Code, Rejected
+
+UNDER_WAY: Final = "another cut of this call is under way"
+"""Why a call is not cut: the reason of a failure that says nothing about the call."""
 
 
 def check_identity(call: RunningCall, keys: Sequence[str], columns: StagedColumns) -> None:

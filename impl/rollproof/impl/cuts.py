@@ -31,7 +31,7 @@ from rollproof.impl.chunks import (
     without_routes,
 )
 from rollproof.impl.columns import Ints
-from rollproof.impl.cut_checks import carry_of, check_digests, check_identity, check_versions
+from rollproof.impl.cut_checks import UNDER_WAY, carry_of, check_digests, check_identity, check_versions
 from rollproof.impl.dataplane.memory import pack_rows
 from rollproof.impl.digest import extras_digest
 from rollproof.impl.envelope import encode_routes
@@ -173,7 +173,7 @@ class CutStore:
         try:
             for generation, order, media in cuts:
                 if not generation._cutting.acquire(blocking=False):
-                    answers.append(DurableFailure("another cut of this call is under way"))
+                    answers.append(DurableFailure(UNDER_WAY))
                     continue
                 held.append(generation)
                 try:

@@ -17,6 +17,9 @@ SHARDS_SUFFIX: Final = ".shards"
 
 GROUP: Final = "group"
 ROLLOUT: Final = "rollout"
+CUT: Final = "cut"
+RESTORE: Final = "restore"
+COMPLETION: Final = "completion"
 LOST: Final = "lost"
-"""The kinds of lines: a call of ``finalize_group``; one of ``finalize_rollout`` outside of a group; a call that could
-not be recorded."""
+"""The kinds of lines: a call of ``finalize_group``; one of ``finalize_rollout`` outside of a group; of a cut store, one
+of ``cut`` or ``cut_all``, of ``restore``, and of ``complete`` or ``abandon``; a call that could not be recorded."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from rollproof.properties.audit.audit_summary import audit_balance, difference_line, sentence, summary, tallies
+from rollproof.properties.audit.audit_summary import audit_balance, difference_line, sentence, subject, summary, tallies
 from rollproof.properties.audit.judge import ADVISORY
 from rollproof.properties.audit.run import Audit
 from rollproof.properties.audit.state import Tally
@@ -43,7 +43,7 @@ def pieces(audit: Audit) -> Iterator[str]:
     yield from table("Recorded groups", heads, counts)
     broken = ((name, sentence(name), count) for name, count in total.invariants.items())
     yield from table("Falsified invariants", ("invariant", "must hold", "lines"), broken)
-    yield from table("Findings", ("place", "group or rollout", "what is wrong"), findings(audit, list(files)))
+    yield from table("Findings", ("place", "about", "what is wrong"), findings(audit, list(files)))
     over = exceeded(audit.limits, total.advisories)
     odd = ((name, count, "failure" if name in over else "") for name, count in sorted(total.advisories.items()))
     yield from table("Advisories", ("advisory", "count", ""), odd)
@@ -54,6 +54,10 @@ def pieces(audit: Audit) -> Iterator[str]:
     )
     yield from table("Where they are", ("place", "group", "rollout", "call", ADVISORY, "count"), places)
     yield from table("Uncommitted: no digest covers them", ("column", "rows"), total.uncommitted.items())
+    counts_of_cuts = ((name, getattr(total, name)) for name in ("cuts", "restores", "completions", "unjudged"))
+    recorded = ((name, count) for name, count in counts_of_cuts if count)
+    yield from table("Generation cuts", ("recorded", "count"), recorded)
+    yield from table("Calls with an acknowledged cut", ("end", "calls"), audit.state.cut_calls().items())
     balanced = audit_balance(audit)
     if balanced is not None:
         yield from table("Ledger", ("dispatched groups", "count"), balanced.counts.items())
@@ -71,11 +75,7 @@ def findings(audit: Audit, files: list[Path]) -> Iterator[tuple[Any, ...]]:
             yield place, "", one["unreadable"]
             continue
         complaints = [f"{broken['id']} {broken['complaint']}" for broken in one["invariants"]]
-        yield (
-            place,
-            one.get("group_id", one.get("rollout_id")),
-            lines(complaints, map(difference_line, one["differences"])),
-        )
+        yield place, subject(one), lines(complaints, map(difference_line, one["differences"]))
     for file, (line, error) in audit.cut_off.items():
         yield f"{file}:{line}", "", error
 

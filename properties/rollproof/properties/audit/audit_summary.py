@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rollproof.properties.audit.judge import ADVISORY
 from rollproof.properties.audit.ledger import Balance, balance
-from rollproof.properties.audit.run import RERUN, RERUN_SENTENCE, Audit
+from rollproof.properties.audit.run import OWN_RULES, SUBJECTS, Audit
 from rollproof.properties.audit.state import Tally
 from rollproof.properties.audit.thresholds import exceeded
 from rollproof.spec.judge.catalogue import BY_ID
@@ -29,7 +29,7 @@ MOST_LINES: Final = 6
 
 def sentence(invariant_id: str) -> str:
     """Return what must hold."""
-    return RERUN_SENTENCE if invariant_id == RERUN else BY_ID[invariant_id].sentence
+    return OWN_RULES[invariant_id][1] if invariant_id in OWN_RULES else BY_ID[invariant_id].sentence
 
 
 def tallies(audit: Audit) -> dict[Path, Tally]:
@@ -68,6 +68,9 @@ def show_audit(console: Console, audit: Audit) -> Tally:
         show_advisories(console, audit, total)
     for name, count in total.uncommitted.items():
         console.print(f"uncommitted: no digest covers {name} of {count:,} rows", soft_wrap=True)
+    if cut_calls := audit.state.cut_calls():
+        ends = ", ".join(f"{count:,} {end}" for end, count in cut_calls.items())
+        console.print(f"calls with an acknowledged cut: {ends}", soft_wrap=True)
     balanced = audit_balance(audit)
     if balanced is not None:
         show_balance(console, balanced)
@@ -129,8 +132,8 @@ def invariant_table(total: Tally) -> Table:
     table.add_column("must hold", ratio=1)
     table.add_column("section", justify="right")
     table.add_column("lines", justify="right")
-    for name, count in sorted(total.invariants.items(), key=lambda item: [*BY_ID, RERUN].index(item[0])):
-        section = "8" if name == RERUN else BY_ID[name].section
+    for name, count in sorted(total.invariants.items(), key=lambda item: [*BY_ID, *OWN_RULES].index(item[0])):
+        section = OWN_RULES[name][0] if name in OWN_RULES else BY_ID[name].section
         table.add_row(name, sentence(name), section, f"{count:,}")
     return table
 
@@ -140,9 +143,8 @@ def show_finding(finding: Mapping[str, Any]) -> Text:
     place = f"{finding['file']}:{finding['line']}"
     if "unreadable" in finding:
         return Text(f"{place}: {finding['unreadable']}", style="yellow")
-    subject = f"group {finding['group_id']}" if "group_id" in finding else f"rollout {finding['rollout_id']}"
     text = Text()
-    text.append(f"{place}: {subject}\n", style="bold red")
+    text.append(f"{place}: {subject(finding)}\n", style="bold red")
     for broken in finding["invariants"]:
         text.append(f"  {broken['id']}  ", style="red").append(f"{broken['complaint']:.200}\n")
     for one in finding["differences"][:MOST_LINES]:
@@ -150,6 +152,12 @@ def show_finding(finding: Mapping[str, Any]) -> Text:
     if len(finding["differences"]) > MOST_LINES:
         text.append(f"  and {len(finding['differences']) - MOST_LINES} more differences\n")
     return text
+
+
+def subject(finding: Mapping[str, Any]) -> str:
+    """Return what a finding is about: a group, a rollout, or a call that was cut."""
+    name = next(name for name in SUBJECTS.values() if name in finding)
+    return f"{name.removesuffix('_id')} {finding[name]}"
 
 
 def difference_line(one: Mapping[str, Any]) -> str:
@@ -165,8 +173,17 @@ def summary(audit: Audit, total: Tally) -> Text:
     unreadable = f" · {total.unreadable:,} unreadable lines" if total.unreadable else ""
     ending = f"{total.falsified:,} are not what the contract requires" if total.falsified else "all as required"
     style = "bold red" if total.falsified else "bold yellow" if total.unreadable else "bold green"
-    groups = f"{total.groups:,} groups{singles} of {total.rows:,} rows"
+    groups = f"{total.groups:,} groups{singles} of {total.rows:,} rows{cut_counts(total)}"
     return Text(f"{groups}: {ending}{unreadable} · {audit.seconds:.1f} s", style=style)
+
+
+def cut_counts(total: Tally) -> str:
+    """Return what was recorded of generation cuts, behind a comma; nothing where there is nothing."""
+    names = {"cuts": total.cuts, "restores": total.restores, "completions": total.completions}
+    if not any(names.values()):
+        return ""
+    unjudged = f" ({total.unjudged:,} not judged)" if total.unjudged else ""
+    return ", " + ", ".join(f"{count:,} {name}" for name, count in names.items()) + unjudged
 
 
 def write_report(path: Path, audit: Audit) -> None:
@@ -185,6 +202,8 @@ def write_report(path: Path, audit: Audit) -> None:
             {"id": name, "sentence": sentence(name), "lines": count} for name, count in total.invariants.items()
         ],
     }
+    if cut_calls := audit.state.cut_calls():
+        head["cut_calls"] = cut_calls
     if audit.limits:
         head["exceeded"] = exceeded(audit.limits, total.advisories)
     balanced = audit_balance(audit)

@@ -15,13 +15,16 @@ from typing import Any, Final
 
 from attrs import evolve, field, frozen
 
+from rollproof.properties.audit import GROUP
 from rollproof.properties.audit.reading import PENDING, Recorded
+from rollproof.properties.audit.reading_cuts import CutRecord, name_of
 from rollproof.properties.audit.stored import LineError
 from rollproof.spec.advisories import Advisory, find_advisories
 from rollproof.spec.constants import TOPK_COLUMNS
 from rollproof.spec.group import finalize_all
 from rollproof.spec.judge.area import PORTABLE
 from rollproof.spec.judge.catalogue import CATALOGUE, of_area
+from rollproof.spec.judge.cuts import PlayCuts
 from rollproof.spec.judge.invariant import Invariant, difference
 from rollproof.spec.judge.latitude import comparable
 from rollproof.spec.judge.oracle import answer
@@ -82,7 +85,14 @@ class Verdict:
     """What became of the group: published, dropped or pending."""
     final: bool = False
     """Whether rows were published that nothing may publish again."""
-    is_group: bool = True
+    kind: str = GROUP
+    cut: CutRecord | None = None
+    """What later lines about cuts must agree with."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the line is a call of ``finalize_group``."""
+        return self.kind == GROUP
 
     @property
     def held(self) -> bool:
@@ -105,8 +115,12 @@ def _judge(recorded: Recorded, skip: frozenset[str]) -> Verdict:
     broken: list[tuple[str, str]] = []
     for single, found in recorded.rollouts:
         broken += complaints(single, answer(single), found, areas(single.config, Area.ROLLOUT), skip)
+    if recorded.cut is not None:
+        broken += wrong_in_cuts(recorded.cut, skip)
+        kept = evolve(recorded.cut, pairs=())
+        return Verdict(recorded.group_id, recorded.partition, tuple(broken), kind=recorded.kind, cut=kept)
     if recorded.groups is None or recorded.outcome is None:
-        return Verdict(recorded.group_id, recorded.partition, tuple(broken), is_group=False)
+        return Verdict(recorded.group_id, recorded.partition, tuple(broken), kind=recorded.kind)
     request = recorded.groups
     wanted, found = answer(request), without_own_names(recorded.outcome)
     assert isinstance(wanted, Accepted)
@@ -128,6 +142,15 @@ def _judge(recorded: Recorded, skip: frozenset[str]) -> Verdict:
         end=recorded.end,
         final=recorded.final,
     )
+
+
+def wrong_in_cuts(record: CutRecord, skip: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with cuts, a restore or the end of a call."""
+    yield from ((name, complaint) for name, complaint in record.broken if name not in skip)
+    for request, found, skipped in record.pairs:
+        for name, complaint in complaints(request, answer(request), found, (Area.CUTS,), skip | skipped):
+            several = f"{name_of(request.call)}: " if len(record.calls) > 1 and isinstance(request, PlayCuts) else ""
+            yield name, several + complaint
 
 
 def uncommitted(outcome: GroupOutcome) -> dict[str, int]:

@@ -16,6 +16,7 @@ from attrs import fields, frozen
 
 from rollproof.properties.adapters.padding import rows_without_padding
 from rollproof.properties.audit import FORMAT, GROUP, LOST, ROLLOUT
+from rollproof.properties.audit.reading_cuts import READERS, CutRecord, read_writes
 from rollproof.properties.audit.stored import Fetch, LineError, column_rows, read_tensor, shard_reader
 from rollproof.properties.wire.bounds import TooLarge, check_size, parse_json
 from rollproof.properties.wire.codec import decode_value
@@ -60,6 +61,9 @@ class Recorded:
     groups: FinalizeGroups | None = None
     outcome: Answer | None = None
     rollouts: tuple[tuple[FinalizeRollout, Answer], ...] = ()
+    kind: str = GROUP
+    cut: CutRecord | None = None
+    """What a line about generation cuts says; its ``group_id`` names the calls."""
 
     @property
     def end(self) -> str:
@@ -98,7 +102,7 @@ def read_line(data: bytes, file: Path) -> Recorded:
         if content["kind"] == LOST:
             raise LineError(f"the call could not be recorded: {content['reason']}")
         fetch = shard_reader(content, file)
-        readers = {GROUP: read_group, ROLLOUT: read_rollout}
+        readers = {GROUP: read_group, ROLLOUT: read_rollout, **dict.fromkeys(READERS, read_cut)}
         if content["kind"] not in readers:
             raise LineError(f"kind {content['kind']!r}, expected {', '.join(readers)} or {LOST}")
         return readers[content["kind"]](content, fetch)
@@ -140,7 +144,18 @@ def read_rollout(content: Mapping[str, Any], fetch: Fetch) -> Recorded:
     (single,) = content["rollouts"]
     receipt, reward = decode_value(content["receipt"]), decode_value(content["reward"])
     pair = read_single(single, config, receipt, reward, content["effects"], effects, staging, fetch)
-    return Recorded(pair[0].rollout_id, config.partition_id, rollouts=(pair,))
+    return Recorded(pair[0].rollout_id, config.partition_id, rollouts=(pair,), kind=ROLLOUT)
+
+
+def read_cut(content: Mapping[str, Any], fetch: Fetch) -> Recorded:
+    """Read what a cut store did: cuts, a restore, or the end of a call."""
+    kind, partition = content["kind"], content["partition"]
+    for name, wanted in (("partition", str), ("effects", list), ("cuts", list)):
+        if type(content.get(name, wanted())) is not wanted:
+            raise LineError(f"{name}: got a {type(content[name]).__name__}, expected a {wanted.__name__}")
+    staging = read_staging([effect["get"] for effect in content["effects"] if "get" in effect], fetch)
+    record = READERS[kind](content, staging, read_writes(content, fetch))
+    return Recorded(", ".join(record.calls), partition, kind=kind, cut=record)
 
 
 def read_single(

@@ -11,25 +11,27 @@ import inspect
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final
 
-from attrs import asdict, define, field
+from attrs import asdict
 from safetensors.numpy import save_file
 
+from rollproof.impl.cuts import CutStore
 from rollproof.impl.dataplane.misses import Claim, claim_of
 from rollproof.impl.staging import call_plane
 from rollproof.properties.adapters.reassembler import named_failure, spec_group
-from rollproof.properties.adapters.recording import Claimed, RecordingPlane, take_repeated
+from rollproof.properties.adapters.recording import RecordingPlane, take_repeated
 from rollproof.properties.audit import FORMAT, GROUP, LOST, ROLLOUT, SHARDS_SUFFIX
 from rollproof.properties.audit.columns import INLINE_BYTES, Store, describe_batch
 from rollproof.properties.audit.configuration import read_config
 from rollproof.properties.audit.recorded import describe_group, describe_request, describe_rollout, json_text, plain
-from rollproof.properties.errors import message_of
+from rollproof.properties.audit.recorded_call import CURRENT, Call, NotedClaim, current, guarded
+from rollproof.properties.audit.recorder_cuts import WatchedCuts
+from rollproof.properties.errors import InputError, message_of
 from rollproof.properties.wire.codec import encode_value
 from rollproof.spec.constants import ROUTED_EXPERTS
 from rollproof.spec.judge.staging import Faults
@@ -38,43 +40,6 @@ from rollproof.spec.plane import Clear, Effect, Get, Put
 from rollproof.spec.records import ReassemblerConfig
 
 LOGGER: Final = logging.getLogger(__name__)
-
-
-@define
-class NotedClaim(Claimed):
-    """A claim with the effect that the line will have for it."""
-
-    content: dict[str, Any]
-    claim: Claim
-    error: Exception
-
-
-@define
-class Call:
-    """One call in progress: its effects so far, as the line will have them."""
-
-    store: Store
-    effects: list[dict[str, Any]] = field(factory=list)
-    rollouts: list[dict[str, Any]] = field(factory=list)
-    raised: Exception | None = None
-    """The last error of the data plane."""
-    claims: list[NotedClaim] = field(factory=list)
-    """Reads that said that something is missing, as long as they may be repeated to confirm it."""
-    broken: Exception | None = None
-    """Why this call cannot be recorded."""
-
-
-_CURRENT: Final[ContextVar[Call | None]] = ContextVar("recorded_call", default=None)
-"""Operations of other threads and of other users of the client belong to no call."""
-
-
-@contextmanager
-def guarded(call: Call) -> Iterator[None]:
-    """Keep what goes wrong while something is recorded, so that it does not disturb the run."""
-    try:
-        yield
-    except Exception as error:
-        call.broken = call.broken or error
 
 
 class RecordingClient:
@@ -92,7 +57,7 @@ class RecordingClient:
     def get_samples(self, sample_ids: Sequence[str], partition_id: str, select_fields: Sequence[str]) -> Any:
         """Read a batch, and record its answer."""
         arguments = {"sample_ids": sample_ids, "partition_id": partition_id, "select_fields": select_fields}
-        call = _CURRENT.get()
+        call = CURRENT.get()
         if call is None:
             return call_plane(self._inner, "get_samples", **arguments)
         content: dict[str, Any] = {}
@@ -121,7 +86,7 @@ class RecordingClient:
     ) -> Any:
         """Publish rows, recorded before the inner client gets hold of their tensors."""
         arguments = {"sample_ids": sample_ids, "partition_id": partition_id, "fields": fields, "tags": tags}
-        call = _CURRENT.get()
+        call = CURRENT.get()
         if call is None:
             return call_plane(self._inner, "put_samples", **arguments)
         content: dict[str, Any] = {}
@@ -134,7 +99,7 @@ class RecordingClient:
     def clear_samples(self, sample_ids: Sequence[str] | None, partition_id: str) -> Any:
         """Remove rows; None removes the partition."""
         arguments = {"sample_ids": sample_ids, "partition_id": partition_id}
-        call = _CURRENT.get()
+        call = CURRENT.get()
         if call is None:
             return call_plane(self._inner, "clear_samples", **arguments)
         content: dict[str, Any] = {}
@@ -247,6 +212,15 @@ class Recorder:
         reassembler.finalize_group = self._group_method(config, whole)
         reassembler.finalize_rollout = self._rollout_method(config, single)
 
+    def watch_cuts(self, store: CutStore) -> WatchedCuts:
+        """Return a store to use in place of this one: its cuts, restores and completions are recorded (section 11).
+
+        Raises ``InputError`` where the store's ``dp_client`` is not ``client``.
+        """
+        if store.dp_client is not self.client:
+            raise InputError(f"dp_client: got a {type(store.dp_client).__name__}, expected the recorder's client")
+        return WatchedCuts(store, self._inline_bytes, partial(self._write, config=None))
+
     # ── the two methods ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _group_method(self, config: ReassemblerConfig, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -261,18 +235,18 @@ class Recorder:
             except Exception as error:
                 with guarded(call):
                     line["failure"] = json_text(describe_failure(error, call))
-                self._write(GROUP, config, call, line)
+                self._write(GROUP, call, line, config)
                 raise
             with guarded(call):
                 line["result"] = json_text(describe_group(spec_group(group)))
-            self._write(GROUP, config, call, line)
+            self._write(GROUP, call, line, config)
             return group
 
         return finalize_group
 
     def _rollout_method(self, config: ReassemblerConfig, method: Callable[..., Any]) -> Callable[..., Any]:
         def finalize_rollout(*args: Any, **kwargs: Any) -> Any:
-            outer = _CURRENT.get()
+            outer = CURRENT.get()
             call = outer or Call(Store(self._inline_bytes))
             content: dict[str, Any] = {}
             first = len(call.effects)
@@ -293,20 +267,20 @@ class Recorder:
                     call.rollouts.append(content)
                     if outer is None:
                         line = {"receipt": json_text(bound["receipt"]), "reward": json_text(bound["reward"])}
-                        self._write(ROLLOUT, config, call, line)
+                        self._write(ROLLOUT, call, line, config)
 
         return finalize_rollout
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, kind: str, config: ReassemblerConfig, call: Call, line: dict[str, str]) -> None:
+    def _write(self, kind: str, call: Call, line: dict[str, str], config: ReassemblerConfig | None) -> None:
         try:
             if call.broken is not None:
                 raise call.broken
-            dims = self._known_dims(config, call)
-            values = {"format": json.dumps(FORMAT), "kind": json.dumps(kind), "config": json.dumps(asdict(config))}
-            values |= line
-            values["dims"] = json.dumps(dims)
+            values = {"format": json.dumps(FORMAT), "kind": json.dumps(kind)} | line
+            if config is not None:
+                values["config"] = json.dumps(asdict(config))
+                values["dims"] = json.dumps(self._known_dims(config, call))
             if call.store.large:
                 values["shard"] = json.dumps(self._save(call.store))
             values["effects"] = json.dumps(call.effects, ensure_ascii=True)
@@ -349,16 +323,6 @@ class Recorder:
                 if known is None and len(shape) >= 2:
                     self._dims[config.staging_partition] = (shape[-2], shape[-1])
         return known
-
-
-@contextmanager
-def current(call: Call) -> Iterator[None]:
-    """Assign the operations on the data plane in this context to ``call``."""
-    token = _CURRENT.set(call)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
 
 
 def ends_line(path: Path) -> bool:

@@ -16,9 +16,11 @@ from typing import Any, Final, TypeAlias
 
 from attrs import asdict, define, field, frozen
 
+from rollproof.properties.audit import COMPLETION, CUT, GROUP, RESTORE, ROLLOUT
 from rollproof.properties.audit.judge import ADVISORY, Verdict, judge
 from rollproof.properties.audit.lines import ENDING_BYTES, Batch, batches, ending
 from rollproof.properties.audit.reading import PUBLISHED, read_line
+from rollproof.properties.audit.reading_cuts import CutRecord
 from rollproof.properties.audit.state import State, Tally, count_in
 from rollproof.properties.audit.stored import LineError
 from rollproof.properties.cluster import Cluster, workers
@@ -27,8 +29,15 @@ from rollproof.properties.processes import never, nothing
 from rollproof.spec.advisories import SHARED_PROMPT, Advisory
 
 RERUN: Final = "RERUN"
-"""The rule that the audit itself adds to the catalogue: section 8 on groups that were published before."""
-RERUN_SENTENCE: Final = "A group whose rows are published and whose clear was attempted is not finalized again."
+RECUT: Final = "RECUT"
+CONTINUED: Final = "CONTINUED"
+"""The rules that the audit itself adds to the catalogue, about several lines."""
+OWN_RULES: Final = {
+    RERUN: ("8", "A group whose rows are published and whose clear was attempted is not finalized again."),
+    RECUT: ("11", "The final row of a call that was cut is put once."),
+    CONTINUED: ("11", "What a cut or a completion continues is what was acknowledged, or restored, under its keys."),
+}
+"""The section and the sentence of each."""
 
 MOST_UNREADABLE: Final = 100
 """Lines of one file; after so many it is something else."""
@@ -157,10 +166,16 @@ class Audit:
             tally.advise(f"{ADVISORY}{one.name}", one.count)
             content = {"line": line, "group_id": verdict.group_id, "partition": verdict.partition, **asdict(one)}
             self.state.advise(file, line, content)
+        if verdict.cut is not None:
+            broken += self._across(verdict, verdict.cut, file, line)
+            tally.unjudged += verdict.cut.unjudged
         if verdict.is_group:
             self.state.end(verdict.partition, verdict.group_id, verdict.end, file, line)
         tally.groups += verdict.is_group
-        tally.single_rollouts += not verdict.is_group
+        tally.single_rollouts += verdict.kind == ROLLOUT
+        tally.cuts += len(verdict.cut.calls) if verdict.cut is not None and verdict.kind == CUT else 0
+        tally.restores += verdict.kind == RESTORE
+        tally.completions += verdict.kind == COMPLETION
         tally.rows += verdict.rows
         tally.placeholders += verdict.placeholders
         tally.held += not broken
@@ -169,6 +184,22 @@ class Audit:
         count_in(tally.uncommitted, verdict.uncommitted)
         if broken:
             self.state.keep(file, line, falsified_content(line, verdict, broken))
+
+    def _across(self, verdict: Verdict, cut: CutRecord, file: Path, line: int) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with a line about cuts beside others, and record what it promises (section 11)."""
+        partition = verdict.partition
+        for keys, digest in cut.continued:
+            promised = self.state.promised(partition, keys)
+            if promised and digest not in promised and CONTINUED not in self.skip:
+                yield CONTINUED, f"continues {digest} under {keys[-1]!r}, and acknowledged was {', '.join(promised)}"
+        for call, (keys, digest) in cut.promised:
+            self.state.promise(partition, call, keys, digest)
+        if cut.ended is not None:
+            self.state.end_cut_call(partition, cut.calls[0], cut.ended)
+        if cut.final_key is not None:
+            earlier = self.state.publish(partition, cut.final_key, file, line)
+            if earlier is not None and RECUT not in self.skip:
+                yield RECUT, f"{cut.final_key!r} was put before: line {earlier[1]} of {earlier[0]}"
 
     def _shared_prompt(self, verdict: Verdict) -> Iterator[Advisory]:
         """Yield the advisory of a published group whose prompt another one had before (decision D39)."""
@@ -179,11 +210,15 @@ class Audit:
             yield Advisory(SHARED_PROMPT, rollout_id, None, 1)
 
 
+SUBJECTS: Final = {GROUP: "group_id", ROLLOUT: "rollout_id", **dict.fromkeys((CUT, RESTORE, COMPLETION), "call")}
+"""What a finding is about, by the kind of its line."""
+
+
 def falsified_content(line: int, verdict: Verdict, broken: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return a falsified line as JSON."""
     return {
         "line": line,
-        "group_id" if verdict.is_group else "rollout_id": verdict.group_id,
+        SUBJECTS[verdict.kind]: verdict.group_id,
         "partition": verdict.partition,
         "invariants": [{"id": name, "complaint": complaint} for name, complaint in broken],
         "differences": [

@@ -19,7 +19,7 @@ from rollproof.properties.errors import InputError, reading
 from rollproof.properties.wire.bounds import parse_json
 from rollproof.spec.advisories import LONGEST
 
-VERSION: Final = "rollproof-audit-state-4"
+VERSION: Final = "rollproof-audit-state-5"
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS about (version TEXT);
@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS findings (path TEXT, line INTEGER, content TEXT);
 CREATE TABLE IF NOT EXISTS advisories (path TEXT, line INTEGER, content TEXT);
 CREATE TABLE IF NOT EXISTS ends (partition TEXT, group_id TEXT, end TEXT, path TEXT, line INTEGER);
 CREATE TABLE IF NOT EXISTS prompts (hash INTEGER PRIMARY KEY, group_id TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS promises (keys INTEGER, digest TEXT, UNIQUE (keys, digest));
+CREATE TABLE IF NOT EXISTS cut_calls (hash INTEGER PRIMARY KEY, end TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS published (hash INTEGER PRIMARY KEY, path TEXT, line INTEGER) WITHOUT ROWID;
 """
 
@@ -39,6 +41,12 @@ class Tally:
     lines: int = 0
     groups: int = 0
     single_rollouts: int = 0
+    cuts: int = 0
+    restores: int = 0
+    completions: int = 0
+    """Of cut calls; abandoned ones too."""
+    unjudged: int = 0
+    """Cuts, restores and completions about which nothing can be said."""
     rows: int = 0
     placeholders: int = 0
     held: int = 0
@@ -89,7 +97,16 @@ class State:
             elif versions != [(VERSION,)]:
                 raise InputError(f"{path}: an audit state of another version, expected {VERSION!r}")
             if not resume:
-                for table in ("files", "findings", "published", "prompts", "advisories", "ends"):
+                for table in (
+                    "files",
+                    "findings",
+                    "published",
+                    "prompts",
+                    "advisories",
+                    "ends",
+                    "promises",
+                    "cut_calls",
+                ):
                     self._database.execute(f"DELETE FROM {table}")
         except (sqlite3.Error, OSError) as error:
             raise InputError(f"{path}: cannot keep an audit state there ({error}); choose one with --state") from error
@@ -184,6 +201,26 @@ class State:
         if before is None:
             self._database.execute("INSERT INTO published VALUES (?, ?, ?)", (number, key(file), line))
         return before
+
+    def promise(self, partition: str, call: str, keys: tuple[str, ...], digest: str) -> None:
+        """Record an acknowledgement of a call that was cut, or one that it was restored from."""
+        self._database.execute("INSERT OR IGNORE INTO promises VALUES (?, ?)", (hash_of(partition, *keys), digest))
+        self._database.execute("INSERT OR IGNORE INTO cut_calls VALUES (?, 'open')", (hash_of(partition, call),))
+
+    def promised(self, partition: str, keys: tuple[str, ...]) -> list[str]:
+        """Return the digests that were acknowledged under these keys so far."""
+        found = self._database.execute("SELECT digest FROM promises WHERE keys = ?", (hash_of(partition, *keys),))
+        return [digest for (digest,) in found]
+
+    def end_cut_call(self, partition: str, call: str, end: str) -> None:
+        """Record how a call ended, if a cut of it was acknowledged."""
+        self._database.execute(
+            "UPDATE cut_calls SET end = ? WHERE hash = ? AND end != 'completed'", (end, hash_of(partition, call))
+        )
+
+    def cut_calls(self) -> dict[str, int]:
+        """Return how many calls of which a cut was acknowledged ended in each way; open where no line says."""
+        return dict(self._database.execute("SELECT end, COUNT(*) FROM cut_calls GROUP BY end ORDER BY end"))
 
 
 def hash_of(*names: str) -> int:

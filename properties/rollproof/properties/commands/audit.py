@@ -13,7 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rollproof.properties.audit.audit_html import write_html
 from rollproof.properties.audit.audit_summary import failed, show_audit, write_report
 from rollproof.properties.audit.ledger import read_ledger
-from rollproof.properties.audit.run import RERUN, Audit
+from rollproof.properties.audit.run import OWN_RULES, Audit
 from rollproof.properties.audit.state import State
 from rollproof.properties.audit.thresholds import read_thresholds
 from rollproof.properties.cluster import RAY_HELP, placed
@@ -67,7 +67,7 @@ def command(
     required; 1: some are not, or an advisory or the ledger says so; 2: some lines cannot be read.
     """
     console = Console()
-    unknown = sorted(set(skip) - {*BY_ID, RERUN})
+    unknown = sorted(set(skip) - {*BY_ID, *OWN_RULES})
     if unknown:
         raise InputError(f"{', '.join(unknown)}: no such invariant; see rollproof rules")
     thresholds = read_thresholds(limits)

@@ -22,7 +22,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from enum import StrEnum
 from types import UnionType
-from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+from typing import Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from attrs import NOTHING, Factory, fields, has
 from cattrs import Converter
@@ -35,6 +35,8 @@ from rollproof.spec.judge.requests import KINDS, Request
 from rollproof.spec.records import CAPABILITY
 from rollproof.spec.tensor import Tensor
 from rollproof.spec.values import is_text
+
+T = TypeVar("T")
 
 KIND: Final = "kind"
 """The key under which a dumped request names its class."""
@@ -266,3 +268,13 @@ def load(content: Any) -> Request:
     request = _CONVERTER.structure(values, kind)
     check_size(request)
     return request
+
+
+def dump_record(record: Any) -> Any:
+    """Return a record of an answer as a JSON object; ``load_record`` gives an equal record back."""
+    return _CONVERTER.unstructure(record)
+
+
+def load_record(content: Any, kind: type[T]) -> T:
+    """Return the record of this class in a JSON object. Raises as ``load`` does."""
+    return _CONVERTER.structure(content, kind)
