@@ -31,6 +31,8 @@ from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, Ro
 
 TIMEOUT_S = 8.0
 STALL_S = 2.0
+SOUND_S = 60.0
+"""For operations that must end, however busy the machine is."""
 ARGUMENTS = {
     "partition_id": TRAIN,
     "staging_partition": STAGING,
@@ -132,8 +134,9 @@ class StopsAt:
     def __getattr__(self, name: str) -> Any:
         if name != self.operation:
             return getattr(self.inner, name)
-        hasty = TransferQueueDataPlane(STALL_S)
+        hasty = TransferQueueDataPlane(SOUND_S)
         hasty.tags(STAGING)
+        hasty.timeout_s = STALL_S
 
         def stalled(*arguments: Any, **options: Any) -> Any:
             self.operation = ""
@@ -196,7 +199,7 @@ def controller() -> Scene:
 
 def stall() -> Scene:
     """The controller, or all storage units, stop for a while: in a read, in a put, and in a clear."""
-    plane = TransferQueueDataPlane(TIMEOUT_S)
+    plane = TransferQueueDataPlane(SOUND_S)
     sound = FinalizerSettings(plane, ARGUMENTS)
     places = [(operation, process) for process in PROCESSES for operation in ("get", "put", "clear")]
     for number, (operation, process) in enumerate(places):
