@@ -38,7 +38,7 @@ from rollproof.impl.envelope import encode_routes
 from rollproof.impl.retained import CallMedia, PrefixRow, cut_extras, restore
 from rollproof.impl.staged import StagedColumns
 from rollproof.impl.staged_row import staged_row
-from rollproof.impl.staging import STAGED_TAGS, StagingSource, call_plane
+from rollproof.impl.staging import StagingSource, call_plane, put_staged
 from rollproof.spec.constants import FINISH_REASONS, MEDIA_SPANS, ROUTED_EXPERTS
 from rollproof.spec.records import CutKey, CutOrder, DurableFailure, DurablePrefix, RunningCall, StagedCall
 from rollproof.spec.rejections import Code, Rejected
@@ -231,17 +231,11 @@ class CutStore:
         """Put the new rows, all in one; where that fails, remove them and say why."""
         if not writes:
             return None
-        keys = [write.key for write in writes]
+        keys = [str(write.key) for write in writes]
         rows = [write.row for write in writes]
         try:
-            call_plane(
-                self.dp_client,
-                "put_samples",
-                sample_ids=keys,
-                partition_id=self.staging_partition,
-                fields=rows[0] if len(rows) == 1 else _batched(rows),
-                tags=[{name: getattr(write.record, name) for name in STAGED_TAGS} for write in writes],
-            )
+            fields = rows[0] if len(rows) == 1 else _batched(rows)
+            put_staged(self.dp_client, self.staging_partition, keys, [write.record for write in writes], fields)
         except Exception as error:
             self._clear(keys)
             return DurableFailure(f"{type(error).__name__} from the data plane: {error}")
@@ -360,15 +354,7 @@ class CutStore:
         if held is False:
             raise ValueError(f"{key}: another call is staged under this key")
         if held is None:
-            tags = [{name: getattr(record, name) for name in STAGED_TAGS}]
-            call_plane(
-                self.dp_client,
-                "put_samples",
-                sample_ids=[key],
-                partition_id=self.staging_partition,
-                fields=row,
-                tags=tags,
-            )
+            put_staged(self.dp_client, self.staging_partition, [key], [record], row)
 
     def abandon(self, generation: Generation) -> int:
         """Clear the chunks of a call that nobody restores any more; return how many clears failed."""

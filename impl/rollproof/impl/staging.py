@@ -44,6 +44,12 @@ def call_plane(client: Any, method: str, **arguments: Any) -> Any:
     return ray.get(remote(**arguments))
 
 
+def put_staged(client: Any, partition: str, keys: Sequence[str], records: Sequence[Any], fields: Any) -> None:
+    """Put staged rows, with the tags of their records. The data plane's errors propagate."""
+    tags = [{name: getattr(record, name) for name in STAGED_TAGS} for record in records]
+    call_plane(client, "put_samples", sample_ids=list(keys), partition_id=partition, fields=fields, tags=tags)
+
+
 MOST_READS: Final = 3
 """How often one batch of rows is read at most, to tell a missing row or column from an outage (D15)."""
 
@@ -204,14 +210,7 @@ class StagingSink:
         except Exception as error:
             return result(ok=False, staging_key=key, error=f"{key}: {_from_plane(error)}; nothing was written")
         try:
-            call_plane(
-                self.dp_client,
-                "put_samples",
-                sample_ids=[key],
-                partition_id=self.staging_partition,
-                fields=fields,
-                tags=[{name: getattr(record, name) for name in STAGED_TAGS}],
-            )
+            put_staged(self.dp_client, self.staging_partition, [key], [record], fields)
         except Exception as error:
             self._discard(key)
             return result(ok=False, staging_key=key, error=f"{key}: {_from_plane(error)}")
