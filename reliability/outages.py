@@ -102,11 +102,11 @@ def recover(settings: FinalizerSettings, group: Group) -> int:
 
 
 def recover_again(settings: FinalizerSettings, group: Group) -> int:
-    """Recover, and do so again after an error, while the queue works off what it was asked before."""
+    """Recover, and do so again after a KeyError of the queue, while it works off what it was asked before."""
     for _ in range(RECOVERIES - 1):
         try:
             return recover(settings, group)
-        except Exception:
+        except KeyError:
             time.sleep(1)
     return recover(settings, group)
 
