@@ -31,7 +31,6 @@ from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, Ro
 
 TIMEOUT_S = 8.0
 STALL_S = 2.0
-RECOVERIES = 5
 SOUND_S = 60.0
 """For operations that must end, however busy the machine is."""
 ARGUMENTS = {
@@ -99,16 +98,6 @@ def finalize(settings: FinalizerSettings, group: Group) -> int:
 def recover(settings: FinalizerSettings, group: Group) -> int:
     """Return how many valid rows are published after a recovery."""
     return settings.recovery().recover(group.request, settings.reassembler()).valid_row_count
-
-
-def recover_again(settings: FinalizerSettings, group: Group) -> int:
-    """Recover, and do so again after a KeyError of the queue, while it works off what it was asked before."""
-    for _ in range(RECOVERIES - 1):
-        try:
-            return recover(settings, group)
-        except KeyError:
-            time.sleep(1)
-    return recover(settings, group)
 
 
 def judged(plane: TransferQueueDataPlane, group: Group) -> str:
@@ -219,7 +208,7 @@ def stall() -> Scene:
         settings = FinalizerSettings(StopsAt(plane, f"{operation}_samples", process), ARGUMENTS)
         where = f"{process} in a {operation}"
         yield see(where, finalize, settings, group)
-        yield see(f"recovered: {where}", recover_again, sound, group)
+        yield see(f"recovered: {where}", recover, sound, group)
         yield see(f"its rows: {where}", judged, plane, group)
 
 

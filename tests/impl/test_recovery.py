@@ -228,3 +228,18 @@ def test_recovery_of_rows_without_the_column_that_counts_them_changes_nothing(pl
     with pytest.raises(RuntimeError, match="no column 'input_lengths'"):
         Recovery(scripted, **NAMES).recover(GROUP.request, finalizer(scripted))
     assert sorted(plane.sample_ids(STAGING)) == OWNED
+
+
+@pytest.mark.parametrize("group", [GROUP, group_of(4, [RolloutPlan(((0, 1), (1, 1)))], [])], ids=["three", "one"])
+def test_rows_whose_put_ended_before_its_tags_are_put_again(group):
+    plane, undisturbed = MemoryDataPlane(), MemoryDataPlane()
+    for one in (plane, undisturbed):
+        for key, row in group.rows.items():
+            one.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    run(finalizer(undisturbed), group.request)
+    ids = list(group.sample_ids)
+    names = ["input_ids", "input_lengths", "token_mask", "sample_mask"]
+    plane.put_samples(ids, TRAIN, undisturbed.get_samples(ids, TRAIN, names), [{}] * len(ids))
+    Recovery(plane, **NAMES).recover(group.request, finalizer(plane))
+    assert plane.tags(TRAIN) == undisturbed.tags(TRAIN)
+    assert plane.sample_ids(STAGING) == []

@@ -8,7 +8,7 @@ order: one put of all rows, then one clear.
 | --- | --- | --- | --- |
 | all | any | the put happened | clears what is still staged |
 | none | some, or the group owns none | the put did not happen | runs the group |
-| some | all | the put broke off half-way; nothing was cleared | removes those rows and runs the group |
+| some, or all without tags | all | the put broke off; nothing was cleared | removes those rows and runs the group |
 | some | not all | rows are lost that were published | ``Undecidable`` |
 | none | none of those it owns | published and consumed, or lost | ``Undecidable`` |
 
@@ -118,6 +118,8 @@ class Recovery:
         """
         ids, owned = sample_ids(request), owned_by(request)
         rows = self._count(self.partition_id, ids, EVIDENCE[0])
+        if rows == len(ids) and not self._tagged(ids):
+            rows = len(ids) - 1  # a put ends with the tags: as if its last row were missing
         staged = 0 if rows == len(ids) else self._count(self.staging_partition, owned, "delta_len")
         return Holding(rows, len(ids), staged, len(owned))
 
@@ -138,8 +140,8 @@ class Recovery:
                 return group
             if not holding.may_run:
                 raise Undecidable(request.group_id, holding)
-            if holding.rows:
-                ids = sample_ids(request)
+            ids = sample_ids(request)
+            if holding.rows or not self._tagged(ids):
                 call_plane(self.dp_client, "clear_samples", sample_ids=ids, partition_id=self.partition_id)
             return run(reassembler, request)
 
@@ -212,6 +214,13 @@ class Recovery:
             valid_row_count=sum(count > 0 for count in trained),
             total_row_count=len(ids),
         )
+
+    def _tagged(self, ids: Sequence[str]) -> bool:
+        """Return whether no row that is there lacks the tags of a put, as far as the data plane can list them."""
+        if not hasattr(self.dp_client, "tags"):
+            return True
+        listed: Mapping[str, Mapping[str, Any]] = self.dp_client.tags(self.partition_id)
+        return all("weight_version" in listed[key] for key in ids if key in listed)
 
     def _tags(self, ids: Sequence[str]) -> list[dict[str, Any]] | None:
         """Return the rows' tags, where the data plane can list them."""
