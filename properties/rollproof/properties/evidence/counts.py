@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from attrs import asdict, frozen
-from hypothesis import Phase
 
 from rollproof.properties.gate.codes import met
 from rollproof.properties.gate.profiles import PROFILES
-from rollproof.properties.gate.run import exercise
+from rollproof.properties.gate.run import drawn
 from rollproof.properties.gate.streams import request_streams
 from rollproof.properties.strategies.rollouts.recipes import realize_request
 from rollproof.properties.strategies.stream import Stream
@@ -57,14 +56,10 @@ def count_all() -> Iterator[Counts]:
             yield count_stream(stream)
 
 
-def requests_of(stream: Stream) -> list[Request]:
+def requests_of(stream: Stream) -> Sequence[Request]:
     """Return the requests of a stream that a check at the page's profile and seed draws."""
-    if stream.every:
-        return list(stream.every)
-    requests: list[Request] = []
     examples = PROFILE.examples(stream.weight, drives_code=bool(stream.codes))
-    exercise(stream.strategy, requests.append, examples, SEED, (Phase.generate,))
-    return requests
+    return stream.every or drawn(stream, examples, SEED)
 
 
 def count_stream(stream: Stream) -> Counts:

@@ -1,8 +1,9 @@
 """Running streams of requests against an implementation and the spec, and keeping what differs.
 
-A stream runs twice at most. The first pass never stops: it counts examples, codes and disagreements. Only for a
-disagreement does a second pass with the same seed let Hypothesis shrink it, one invariant at a time, so that one
-fault does not hide another.
+The requests of a stream are drawn first, and kept, because several implementations, mutants or right variants are
+often asked the same. Asking them never stops: it counts examples, codes and disagreements. Only for a disagreement
+does Hypothesis draw again, with the same seed, to shrink it, one invariant at a time, so that one fault does not hide
+another.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 from attrs import define, field
@@ -34,7 +36,7 @@ from rollproof.properties.strategies.stream import Stream
 from rollproof.spec.judge.catalogue import BY_ID, of_area
 from rollproof.spec.judge.invariant import Invariant
 from rollproof.spec.judge.oracle import answer, answer_to
-from rollproof.spec.judge.requests import Accepted, Answer, Area, Crashed, Refused, Request
+from rollproof.spec.judge.requests import KINDS, Accepted, Answer, Area, Crashed, Refused, Request
 from rollproof.spec.rejections import Code
 
 SHRINK_SECONDS: Final = 5.0
@@ -47,10 +49,16 @@ UNREADABLE: Final = "the answer has a type the contract does not allow"
 """The complaint where a check itself raised."""
 
 NEVER_OFFERED: Final = 8
-"""After so many requests that the implementation does not answer, and none that it does, a stream is left out."""
+"""A stream is left out where the implementation answers none of so many of its requests."""
 
 DECLARED: Final = "declared-deviations"
 """The stream of the examples of declared deviations."""
+
+KEPT_STREAMS: Final = 1200
+"""The requests of so many streams are kept for the next implementation: all areas have fewer, in two profiles."""
+
+KEPT_EXAMPLES: Final = 100
+"""Streams of more examples are drawn anew each time, because all of them together would fill the memory."""
 
 Progress = Callable[[str, int], None]
 """Called with a stream's name and the number of examples just done."""
@@ -137,21 +145,15 @@ class Check:
 
     def _run_stream(self, stream: Stream) -> None:
         fresh: list[Finding] = []
-        done = skipped = 0
-
-        def count(request: Request) -> None:
-            nonlocal done, skipped
-            done += 1
+        examples, done = self._examples(stream), 0
+        for done, request in enumerate(self._requests(stream, examples), 1):
             if not offers(self.implementation, type(request)):
-                if done == skipped + 1 == NEVER_OFFERED:
-                    raise _NotOffered
-                skipped += 1
-                return
+                continue
             try:
                 expected, actual = both_answers(self.implementation, request)
             except LeftOut:
                 self.leave_out(stream.area, request)
-                return
+                continue
             for finding in self.record(stream, request, expected, actual, done):
                 tally = self.report.invariants[finding.invariant.id]
                 if finding.deviation is not None:
@@ -162,14 +164,6 @@ class Check:
                     tally.finding = finding
                     fresh.append(finding)
             self.progress(stream.name, 1)
-
-        examples = self._examples(stream)
-        with suppress(_NotOffered):
-            if stream.every:
-                for request in stream.every:
-                    count(request)
-            else:
-                exercise(stream.strategy, count, examples, self.seed, (Phase.generate,))
         self.progress(stream.name, max(0, examples - done))
         if not self.shrink or stream.every or not stream.weight:
             return
@@ -179,6 +173,16 @@ class Check:
                 self.report.invariants[finding.invariant.id].finding = smallest
             else:
                 self.report.deviations[finding.deviation] = smallest
+
+    def _requests(self, stream: Stream, examples: int) -> Sequence[Request]:
+        """Return the requests of a stream; none if the implementation answers none of the first few."""
+        if stream.every:
+            return stream.every
+        if not all(offers(self.implementation, kind.request) for kind in KINDS):
+            few = drawn(stream, min(examples, NEVER_OFFERED), self.seed)
+            if not any(offers(self.implementation, type(request)) for request in few):
+                return ()
+        return drawn(stream, examples, self.seed)
 
     def record(self, stream: Stream, request: Request, expected: Any, actual: Any, after: int) -> list[Finding]:
         """Count one request and its answers; return all that is wrong with them, declared deviations included."""
@@ -281,10 +285,6 @@ class _Violated(Exception):
     """The request violates the invariant that is being shrunk."""
 
 
-class _NotOffered(BaseException):
-    """The implementation answers no request of the stream; Hypothesis lets this through."""
-
-
 class _OutOfTime(BaseException):
     """Shrinking has taken long enough; Hypothesis lets this through."""
 
@@ -310,6 +310,20 @@ def showable(answer: Answer) -> Answer:
     except Exception as error:
         return Crashed(type(error).__name__, f"an answer that cannot be shown: {message_of(error)}"[:200])
     return answer
+
+
+def drawn(stream: Stream, examples: int, number: int) -> Sequence[Request]:
+    """Return the requests that a seed gives of a stream, which do not depend on who is asked."""
+    return _kept(stream, examples, number) if examples <= KEPT_EXAMPLES else _draw(stream, examples, number)
+
+
+def _draw(stream: Stream, examples: int, number: int) -> Sequence[Request]:
+    requests: list[Request] = []
+    exercise(stream.strategy, requests.append, examples, number, (Phase.generate,))
+    return requests
+
+
+_kept = lru_cache(maxsize=KEPT_STREAMS)(_draw)
 
 
 def exercise(
