@@ -43,6 +43,17 @@ def test_vectors_of_one_length_are_jagged_too(plane):
     assert plane.get_samples(["r3", "again"], "p", ["ids"]).get("ids").layout is torch.jagged
 
 
+def test_a_dense_plane_answers_rows_of_one_shape_densely():
+    plane = MemoryDataPlane(dense=True)
+    plane.put_rows({name: {"ids": torch.arange(3), "length": torch.tensor(3)} for name in ("a", "b")}, "p")
+    plane.put_samples(["c"], "p", row(2))
+    assert plane.get_samples(["a", "b"], "p", ["ids"]).get("ids").tolist() == [[0, 1, 2], [0, 1, 2]]
+    different = plane.get_samples(["a", "c"], "p", ["ids", "length"])
+    assert [item.tolist() for item in different.get("ids").unbind()] == [[0, 1, 2], [0, 1]]
+    assert different.get("length").tolist() == [3, 2]
+    assert plane.tags("p") == {"a": {}, "b": {}, "c": {}}
+
+
 def test_a_partial_miss_gives_fewer_rows(plane):
     answer = plane.get_samples(["r2", "absent", "r1"], "p", ["length"])
     assert answer.get("length").tolist() == [2, 1]

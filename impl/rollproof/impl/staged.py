@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from attrs import field, frozen
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from rollproof.impl.checks import (
     DIGESTS,
@@ -38,6 +37,7 @@ from rollproof.impl.columns import (
     Columns,
     EncodedTokens,
     Flags,
+    HeldRows,
     Ints,
     MissingColumn,
     Ragged,
@@ -50,7 +50,6 @@ from rollproof.impl.columns import (
     read_scalars,
     read_texts,
 )
-from rollproof.impl.dataplane.memory import pack_rows
 from rollproof.impl.sampler import read_topk
 from rollproof.spec.constants import (
     BASE_COLUMNS,
@@ -166,9 +165,9 @@ def _first_unreadable(answer: Answer, media: bool, vocab_size: int | None, topk:
     """
 
     def fault_of(first: int, count: int) -> tuple[int, str] | None:
-        rows = {name: pack_rows(column[first : first + count]) for name, column in columns.items()}
+        rows = HeldRows({name: column[first : first + count] for name, column in columns.items()}, count)
         try:
-            return _first_fault(_read(TensorDict(rows, batch_size=[count]), media=media, topk=topk), vocab_size)
+            return _first_fault(_read(rows, media=media, topk=topk), vocab_size)
         except ValueError as error:
             return 0, str(error)
 

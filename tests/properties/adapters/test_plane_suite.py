@@ -21,8 +21,9 @@ def complaints(plane: Any) -> dict[str, str]:
     return {name: complaint for name, complaint in check_plane(plane) if complaint is not None}
 
 
-def test_the_memory_keeps_the_protocol():
-    assert complaints(MemoryDataPlane()) == {}
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_memory_keeps_the_protocol(dense):
+    assert complaints(MemoryDataPlane(dense=dense)) == {}
 
 
 def test_transfer_queue_keeps_the_protocol(queue):

@@ -27,6 +27,8 @@ from rollproof.impl.dataplane import MissingRows
 class MemoryDataPlane:
     """Rows by partition and sample id, behind one lock."""
 
+    dense: bool = False
+    """Whether rows of one shape are answered as one dense tensor, as some planes do; else vectors are jagged."""
     _rows: dict[str, dict[str, dict[str, torch.Tensor]]] = field(factory=dict, init=False)
     _tags: dict[str, dict[str, dict[str, Any]]] = field(factory=dict, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False, repr=False)
@@ -58,6 +60,17 @@ class MemoryDataPlane:
                 rows.setdefault(sample_id, {}).update({name: column[index] for name, column in columns.items()})
                 stored_tags.setdefault(sample_id, {}).update(tags[index] if tags is not None else {})
 
+    def put_rows(self, rows: Mapping[str, Mapping[str, torch.Tensor]], partition_id: str) -> None:
+        """Write rows by sample id, each a tensor by column name, without tags and without a copy: they are given away.
+
+        For whoever has many small rows, of which a batch for each would cost more than the rows.
+        """
+        with self._lock:
+            stored, tags = self._rows.setdefault(partition_id, {}), self._tags.setdefault(partition_id, {})
+            for sample_id, row in rows.items():
+                stored.setdefault(sample_id, {}).update(row)
+                tags.setdefault(sample_id, {})
+
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
         """Return the rows that are there, in request order, with the columns that all of them have.
 
@@ -69,7 +82,8 @@ class MemoryDataPlane:
         if sample_ids and not found:
             raise MissingRows(partition_id, sample_ids)
         shared = [name for name in select_fields if found and all(name in row for row in found)]
-        return TensorDict({name: pack_rows([row[name] for row in found]) for name in shared}, batch_size=[len(found)])
+        columns = {name: pack_rows([row[name] for row in found], dense=self.dense) for name in shared}
+        return TensorDict(columns, batch_size=[len(found)])
 
     def clear_samples(self, sample_ids: list[str] | None, partition_id: str) -> None:
         """Remove rows and their tags; None removes the partition."""
@@ -93,12 +107,15 @@ class MemoryDataPlane:
             return {sample_id: dict(tags) for sample_id, tags in self._tags.get(partition_id, {}).items()}
 
 
-def pack_rows(rows: list[torch.Tensor]) -> Any:
-    """Return rows as one batched column that shares no memory with them, each with its own dtype and shape."""
+def pack_rows(rows: list[torch.Tensor], *, dense: bool = False) -> Any:
+    """Return rows as one batched column that shares no memory with them, each with its own dtype and shape.
+
+    Scalars are dense, and with ``dense`` all rows of one shape: a nested tensor costs more than what it holds.
+    """
     shapes = [row.shape for row in rows]
     if len({row.dtype for row in rows}) > 1 or len({(len(shape), shape[1:]) for shape in set(shapes)}) > 1:
         return NonTensorStack(*(row.clone() for row in rows))
-    if not shapes[0]:
+    if not shapes[0] or (dense and len(set(shapes)) == 1):
         return torch.stack(rows)
     offsets = torch.tensor([0, *accumulate(shape[0] for shape in shapes)])
     return torch.nested.nested_tensor_from_jagged(torch.cat(rows), offsets)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import torch
-from attrs import define, field, fields, frozen
+from attrs import define, evolve, field, fields, frozen
 from tensordict import TensorDict
 
 from rollproof.impl.columns import column_rows
+from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.properties.adapters.forms import with_forms
 from rollproof.properties.adapters.padding import rows_without_padding
-from rollproof.properties.adapters.tensors import from_torch, named_columns, row_fields
+from rollproof.properties.adapters.tensors import from_torch, named_columns, row_fields, single_row
 from rollproof.properties.strategies.rollouts.recipes import Form, OddColumn
 from rollproof.spec.constants import FLAG_COLUMNS, SCALAR_COLUMNS
 from rollproof.spec.judge.staging import NO_FAULTS, Faults, OnMiss, Staging
@@ -60,19 +61,23 @@ class Manner:
     def answer(self, given: TensorDict, keys: Sequence[str], asked: Sequence[str]) -> TensorDict:
         """Return an answer in this manner. Raises ``KeyError``, unless rows are missing too: that comes first."""
         count = given.batch_size[0]
-        columns = {str(name): given.get(name) for name in given.keys()}  # noqa: SIM118
+        columns = {str(name): column for name, column in given.items()}
         absent = [name for name in asked if name not in columns]
         if absent and count == len(keys) and self.column_error:
             raise KeyError(f"field {absent[0]!r} was not produced")
+        changed: dict[str, torch.Tensor] = {}
         for name, column in columns.items():
             if self.dense and isinstance(column, torch.Tensor) and column.is_nested:
                 rows = column_rows(column)
                 if len({row.shape for row in rows}) == 1:
-                    columns[name] = torch.stack(rows)
+                    changed[name] = torch.stack(rows)
             elif self.scalars_as_vectors and name in SCALARS and isinstance(column, torch.Tensor) and column.dim() == 1:
-                columns[name] = column[:, None]
+                changed[name] = column[:, None]
+        if not (changed or self.reversed_columns or self.extra_column):
+            return given
         names = sorted(columns, reverse=True) if self.reversed_columns else list(columns)
         extra = {"unasked": torch.zeros(count)} if self.extra_column else {}
+        columns |= changed
         return TensorDict({name: columns[name] for name in names} | extra, batch_size=[count])
 
 
@@ -129,9 +134,16 @@ class RecordingPlane:
     @classmethod
     def over(cls, inner: Any, staging: Staging, partition: str, pad_token_id: int = 0) -> RecordingPlane:
         """Return a recorder over ``inner``, into which every row of ``staging`` is put first, one put per row."""
-        plane = cls(inner, staging.on_miss, pad_token_id, faults=staging.faults, manner=Manner.of(staging))
+        manner = Manner.of(staging)
+        if isinstance(inner, MemoryDataPlane):
+            # It answers densely itself, and takes rows as they are: the same, without a batch for every row.
+            inner.dense, manner = manner.dense, evolve(manner, dense=False)
+            inner.put_rows({key: single_row(row) for key, row in staging.rows.items()}, partition)
+        else:
+            for key, row in staging.rows.items():
+                inner.put_samples(sample_ids=[key], partition_id=partition, fields=row_fields(dict(row)), tags=[{}])
+        plane = cls(inner, staging.on_miss, pad_token_id, faults=staging.faults, manner=manner)
         for key, row in staging.rows.items():
-            inner.put_samples(sample_ids=[key], partition_id=partition, fields=row_fields(dict(row)), tags=[{}])
             plane.held.add(key)
             plane.forms[key] = {name: value.form for name, value in row.items() if isinstance(value, OddColumn)}
         return plane

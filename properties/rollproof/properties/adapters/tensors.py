@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from tensordict import TensorDict
 
+from rollproof.impl.columns import column_rows
 from rollproof.spec.judge.views import Entry, Held
 from rollproof.spec.tensor import Tensor
 
@@ -34,12 +35,18 @@ def from_torch(value: torch.Tensor) -> Tensor:
 
 def batch_rows(column: torch.Tensor) -> list[torch.Tensor]:
     """Return the rows of a batched column, jagged or dense, without its batch dimension."""
-    return list(column.unbind())
+    # Unbinding a jagged tensor takes as long as ten rows.
+    return column_rows(column) if hasattr(column, "offsets") else list(column.unbind())
 
 
 def row_fields(row: dict[str, Tensor]) -> TensorDict:
     """Return one staged row as the TensorDict of batch size 1 that a worker puts."""
     return TensorDict({name: to_torch(value) for name, value in row.items()}, batch_size=[1])
+
+
+def single_row(row: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
+    """Return one staged row of batch size 1 as its tensors, without the batch dimension."""
+    return {name: to_torch(value)[0] for name, value in row.items()}
 
 
 def named_columns(fields: Any) -> Iterator[tuple[str, Sequence[torch.Tensor]]]:
