@@ -9,15 +9,16 @@ docs`` writes, and a test counts some of them again.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from os import cpu_count
 from pathlib import Path
 from typing import Final
 
-from attrs import asdict, frozen
+from attrs import asdict, define, frozen
 
 from rollproof.properties.adapters.asking import ask
-from rollproof.properties.evidence.counts import requests_of
+from rollproof.properties.evidence.counts import SEED, requests_of
 from rollproof.properties.gate.run import complaint_of
 from rollproof.properties.gate.streams import request_streams
 from rollproof.properties.mutants import MUTANTS, Mutant
@@ -54,36 +55,51 @@ def thickness() -> tuple[Shown, ...]:
     return tuple(Shown(**entry) for entry in json.loads(THICKNESS_FILE.read_text(encoding="utf-8")))
 
 
+@define
+class Asked:
+    """A request that a check draws, with its stream and, once somebody needs it, the contract's answer."""
+
+    stream: str
+    request: Request
+    _answer: Answer | None = None
+
+    @property
+    def contract(self) -> Answer:
+        """The contract's answer."""
+        if self._answer is None:
+            self._answer = answer(realize_request(self.request))
+        return self._answer
+
+
 def measure(mutants: Iterable[Mutant]) -> Iterator[Shown]:
     """Count for each mutant, area by area: every area's requests are drawn once."""
     chosen = list(mutants)
     for area in dict.fromkeys(BY_ID[mutant.invariant].area for mutant in chosen):
-        asked = drawn(area)
+        asked = asked_in(area, SEED)
         for mutant in chosen:
             if BY_ID[mutant.invariant].area is area:
-                yield Shown(mutant.name, mutant.invariant, shown(mutant, asked))
+                yield Shown(mutant.name, mutant.invariant, shown(mutant, asked).total())
 
 
-def drawn(area: Area) -> list[tuple[Request, Answer]]:
-    """Return the requests that a check of an area draws, each with the contract's answer."""
-    requests = (request for stream in request_streams(area) for request in requests_of(stream))
-    return [(request, answer(realize_request(request))) for request in requests]
+def asked_in(area: Area, seed: int) -> list[Asked]:
+    """Return the requests that a check of an area draws at a seed."""
+    return [Asked(stream.name, request) for stream in request_streams(area) for request in requests_of(stream, seed)]
 
 
-def shown(mutant: Mutant, asked: Sequence[tuple[Request, Answer]]) -> int:
-    """Return on how many of some requests the invariant of a mutant rejects its answer, up to ``ENOUGH``."""
-    item, implementation, count = BY_ID[mutant.invariant], MutantImplementation(mutant), 0
-    for request, contract in asked:
-        if not item.covers(request):
+def shown(mutant: Mutant, asked: Iterable[Asked], enough: int = ENOUGH) -> Counter[str]:
+    """Return on how many of some requests the invariant of a mutant rejects its answer, by stream, up to ``enough``."""
+    item, implementation = BY_ID[mutant.invariant], MutantImplementation(mutant)
+    counts: Counter[str] = Counter()
+    for one in asked:
+        if not item.covers(one.request):
             continue
-        realized = realize_request(request)
-        actual = ask(implementation, realized)
-        if reads_may_fail(request):
-            contract = answer_to(realize_request(request), actual)
-        count += complaint_of(item, realize_request(request), contract, actual) is not None
-        if count == ENOUGH:
+        actual = ask(implementation, realize_request(one.request))
+        unsure = reads_may_fail(one.request)
+        contract = answer_to(realize_request(one.request), actual) if unsure else one.contract
+        counts[one.stream] += complaint_of(item, realize_request(one.request), contract, actual) is not None
+        if counts.total() == enough:
             break
-    return count
+    return +counts
 
 
 def reads_may_fail(request: Request) -> bool:

@@ -23,12 +23,10 @@ def chosen(names: Sequence[str]) -> list[Right | PortableRight]:
     return [variant for variant in EVERY_RIGHT if not names or variant.name in names]
 
 
-def all_held(console: Console, names: Sequence[str], seeds: Sequence[int], jobs: int) -> bool:
-    """Check right variants in their areas at each seed, print what fell of each, and say whether nothing did."""
-    variants = chosen(names)
-    table = Table(title="Right variants", title_justify="left", expand=True)
-    for column in ("variant", "what it does otherwise", "fell"):
-        table.add_column(column, ratio=2 if column == "what it does otherwise" else 1)
+def fallen(
+    console: Console, variants: Sequence[Right | PortableRight], seeds: Sequence[int], jobs: int
+) -> dict[str, list[str]]:
+    """Check right variants in their areas at each seed, and return by name what fell of each."""
     fell: dict[str, list[str]] = {variant.name: [] for variant in variants}
     for seed in seeds:
         pairs = [(variant, area) for variant in variants for area in Area if area in areas_of(variant)]
@@ -36,6 +34,16 @@ def all_held(console: Console, names: Sequence[str], seeds: Sequence[int], jobs:
         for variant, found in zip(variants, run_tasks(console, tasks, jobs), strict=True):
             fell[variant.name] += [f"{finding.invariant_id} (seed {seed})" for finding in found.falsified]
             fell[variant.name] += [f"not exercised (seed {seed}): {name}" for name in found.not_exercised]
+    return fell
+
+
+def all_held(console: Console, names: Sequence[str], seeds: Sequence[int], jobs: int) -> bool:
+    """Check right variants at each seed, print what fell of each, and return whether nothing did."""
+    variants = chosen(names)
+    fell = fallen(console, variants, seeds, jobs)
+    table = Table(title="Right variants", title_justify="left", expand=True)
+    for column in ("variant", "what it does otherwise", "fell"):
+        table.add_column(column, ratio=2 if column == "what it does otherwise" else 1)
     for variant in variants:
         words = ", ".join(fell[variant.name])
         table.add_row(variant.name, variant.sentence, words or "held", style="red" if words else "")

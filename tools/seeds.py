@@ -1,0 +1,190 @@
+"""``python -m tools.seeds run``: every mutant and every right variant at many seeds; ``report`` writes the page.
+
+A verdict at one seed may be luck. Three things are run at each seed: the mutants, in profiles quick and ci; the right
+variants, which must hold; and, in profile ci, on how many requests each mutant and each rejection code shows, as long
+as these are few. Each result is kept under ``build/seeds``, so that a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from attrs import fields_dict
+from rich.console import Console
+
+from rollproof.properties.commands.mutants import report, tried
+from rollproof.properties.evidence.counts import PROFILE
+from rollproof.properties.evidence.rules_page import table
+from rollproof.properties.evidence.thickness import BY_NATURE, LEAST, asked_in, shown
+from rollproof.properties.gate.codes import met, reaches
+from rollproof.properties.gate.rates import Rate, rate_of
+from rollproof.properties.gate.trial import STAGES, Verdict
+from rollproof.properties.gate.variants import fallen
+from rollproof.properties.mutants import MUTANTS
+from rollproof.properties.mutants.once_passed import MUTANTS as ONCE_PASSED
+from rollproof.properties.right import EVERY_RIGHT
+from rollproof.spec.judge.catalogue import BY_ID
+from rollproof.spec.judge.requests import Area
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / "build" / "seeds"
+PAGE: Final = ROOT / "docs" / "evidence" / "seeds.md"
+
+Result = Mapping[str, Any]
+
+
+def mutants_at(seed: int, jobs: int) -> Result:
+    """Try every mutant, and return the verdicts as ``rollproof mutants --json`` writes them."""
+    return report(tried(Console(stderr=True), MUTANTS, [seed], jobs), seed)
+
+
+def right_at(seed: int, jobs: int) -> Result:
+    """Check every right variant, and return by name what fell."""
+    return fallen(Console(stderr=True), EVERY_RIGHT, [seed], jobs)
+
+
+def thin_at(seed: int, jobs: int) -> Result:
+    """Count the requests that show each mutant, and those that reach each code, up to ``LEAST``."""
+    del jobs
+    counts: dict[str, int] = {}
+    codes: dict[str, int] = {}
+    for area in Area:
+        asked = asked_in(area, seed)
+        for mutant in MUTANTS:
+            if BY_ID[mutant.invariant].area is area:
+                streams = _SHOWED.setdefault(mutant.name, set())
+                # Streams that showed it at an earlier seed come first, because the count ends early.
+                found = shown(mutant, sorted(asked, key=lambda one: one.stream not in streams), LEAST)
+                counts[mutant.name] = found.total()
+                streams.update(found)
+        reached = Counter(reach.name for one in asked for reach in met(area, one.request, one.contract))
+        codes.update({f"{area.value}: {reach.name}": min(LEAST, reached[reach.name]) for reach in reaches(area)})
+    return {"mutants": counts, "codes": codes}
+
+
+_SHOWED: Final[dict[str, set[str]]] = {}
+
+
+PARTS: Final[Mapping[str, Callable[[int, int], Result]]] = {"mutants": mutants_at, "right": right_at, "thin": thin_at}
+
+
+@click.group()
+def main() -> None:
+    """Try mutants and right variants at many seeds."""
+
+
+@main.command()
+@click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="How many, from 0 on.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)), help="Only this. May be repeated.")
+def run(seeds: int, jobs: int, parts: tuple[str, ...]) -> None:
+    """Try what was not tried yet, and keep each result."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for seed in range(seeds):
+        for part in parts or PARTS:
+            file = FOLDER / f"{part}-{seed}.json"
+            if not file.exists():
+                found = PARTS[part](seed, jobs)
+                file.write_text(json.dumps({"day": date.today().isoformat(), "found": found}) + "\n", encoding="utf-8")
+                click.echo(f"{part}, seed {seed}: done")
+
+
+@main.command("report")
+def report_command() -> None:
+    """Write docs/evidence/seeds.md from what was run."""
+    PAGE.write_text(page({part: kept(part) for part in PARTS}), encoding="utf-8")
+    click.echo(f"wrote {PAGE}")
+
+
+def kept(part: str) -> list[Result]:
+    """Return what was found at each seed, in their order."""
+    files = {int(file.stem.partition("-")[2]): file for file in FOLDER.glob(f"{part}-*.json")}
+    return [json.loads(files[seed].read_text(encoding="utf-8")) for seed in sorted(files)]
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def page(results: Mapping[str, list[Result]]) -> str:
+    """Return the page as Markdown: the results of each part, one per seed."""
+    found = {part: [result["found"] for result in results[part]] for part in PARTS}
+    days = sorted({result["day"] for part in PARTS for result in results[part]})
+    head = (
+        "# Many seeds\n\nWritten by `make seeds`. A verdict at one seed may be luck, so every mutant and every right "
+        f"variant is tried at many. Measured {' to '.join(dict.fromkeys((days[0], days[-1])))}.\n\n"
+    )
+    return head + mutants_section(found["mutants"]) + right_section(found["right"]) + thin_section(found["thin"])
+
+
+def mutants_section(found: list[Result]) -> str:
+    """Return the kill rates: over all, of those that live at some seed, and of the faults that the gate once passed."""
+    rates = rates_of(found)
+    shares = {stage: sum(rate.killed[stage] for rate in rates) / sum(rate.seeds for rate in rates) for stage in STAGES}
+    words = " and ".join(f"{share:.2%} in profile {stage}" for stage, share in shares.items())
+    alive = [rate for rate in rates if any(rate.share(stage) < 1 for stage in STAGES)]
+    once = [rate for rate in rates if rate.mutant in {mutant.name for mutant in ONCE_PASSED}]
+    return (
+        f"## Kill rates\n\n{len(rates)} mutants at {len(found)} seeds: {words} of all trials end with the invariant "
+        "that the mutant names falsified. Those that live at some seed:\n\n"
+        f"{rates_table(alive)}\nThe faults that the gate once passed:\n\n{rates_table(once)}\n"
+    )
+
+
+def rates_of(found: list[Result]) -> list[Rate]:
+    """Return the kill rate of each mutant over the results of some seeds."""
+    fields = set(fields_dict(Verdict))
+    verdicts = [
+        Verdict(**{name: value for name, value in entry.items() if name in fields})
+        for result in found
+        for entry in result["mutants"]
+    ]
+    by_name: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_name.setdefault(verdict.mutant, []).append(verdict)
+    return [rate_of(own, name) for name, own in by_name.items()]
+
+
+def rates_table(rates: list[Rate]) -> str:
+    """Return kill rates as a table, the lowest first."""
+    rows = [
+        (rate.mutant, rate.invariant, *(f"{rate.killed[stage]} of {rate.seeds}" for stage in STAGES))
+        for rate in sorted(rates, key=lambda rate: [rate.share(stage) for stage in STAGES[::-1]])
+    ]
+    return table(("mutant", "invariant", *STAGES), rows) if rows else "None.\n"
+
+
+def right_section(found: list[Result]) -> str:
+    """Return how many right variants held, and what fell of the others."""
+    fell = {name: [word for result in found for word in result[name]] for name in found[0]}
+    rows = [(name, ", ".join(words)) for name, words in fell.items() if words]
+    return (
+        f"## Right variants\n\nOf {len(fell)} right variants, {len(fell) - len(rows)} held at {len(found)} seeds, in "
+        f"profile quick.\n\n{table(('variant', 'fell'), rows) if rows else ''}\n"
+    )
+
+
+def thin_section(found: list[Result]) -> str:
+    """Return what shows on fewer requests than it should."""
+    parts = []
+    for kind, name in (("mutants", "mutant"), ("codes", "rejection code")):
+        least = {one: min(result[kind][one] for result in found) for one in found[0][kind]}
+        seeds = {one: sum(result[kind][one] < LEAST for result in found) for one in least}
+        rows = [(one, str(least[one]), str(seeds[one])) for one in sorted(least, key=least.__getitem__) if seeds[one]]
+        parts.append(f"Of {len(least)} {name}s, {len(least) - len(rows)} show on {LEAST} or more at each seed.")
+        parts.append(table((name, "requests, at least", "seeds at which it is thin"), rows) if rows else "")
+    exempt = "; ".join(f"{name}: {why}" for name, why in BY_NATURE.items())
+    body = "\n\n".join(part.rstrip("\n") for part in parts if part)
+    return (
+        f"## How thick the ice is\n\nOn how many requests of profile {PROFILE.name} each shows, at {len(found)} seeds, "
+        f"counted up to {LEAST}. Few by nature: {exempt}.\n\n{body}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
