@@ -5,7 +5,7 @@ BIN := .venv/bin
 PEER := nemo-gym==0.7.0
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: help setup peers peer field gate test test-deep lint types tests bench soak mutation docs clean
+.PHONY: help setup peers peer field gate test test-deep lint types tests bench soak mutation seeds docs clean
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -72,6 +72,12 @@ mutation: setup ## check the recorded mutants, try SAMPLE (400) machine-made fau
 	$(BIN)/python -m tools.mutation_testing spec --sample $(SAMPLE) --jobs 2
 	$(BIN)/python -m tools.mutation_testing impl --sample $(SAMPLE) --jobs 2
 	$(BIN)/python -m tools.mutation_testing report
+
+SEEDS ?= 20
+
+seeds: setup ## try every mutant and right variant at SEEDS (20) seeds, and write docs/evidence/seeds.md (an hour)
+	$(BIN)/python -m tools.seeds run --seeds $(SEEDS)
+	$(BIN)/python -m tools.seeds report
 
 docs: setup ## build the site, strictly
 	$(BIN)/python -m rollproof.properties.evidence.rules_page docs/rules.md
