@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import asdict
 from click.testing import CliRunner
 
 from rollproof.properties.evidence.thickness import LEAST
-from rollproof.properties.mutants import MUTANTS
+from rollproof.properties.gate.codes import reaches
+from rollproof.properties.gate.trial import Verdict
+from rollproof.properties.mutants import MUTANTS, Mutant
 from rollproof.properties.mutants.once_passed import MUTANTS as ONCE_PASSED
 from rollproof.spec.judge.catalogue import BY_ID
 from rollproof.spec.judge.requests import Area
@@ -20,20 +22,10 @@ from tools import seeds
 FIRST, SECOND = MUTANTS[0], ONCE_PASSED[0]
 
 
-def verdict(name: str, invariant: str, seed: int, profile: str, *, killed: bool = True) -> dict[str, Any]:
-    fell = {invariant: 7} if killed else {}
-    return {
-        "mutant": name,
-        "invariant": invariant,
-        "origin": "",
-        "sentence": "",
-        "fell": fell,
-        "requests": 7,
-        "seconds": 0.1,
-        "seed": seed,
-        "profile": profile,
-        "killed": killed,
-    }
+def verdict(mutant: Mutant, seed: int, profile: str, *, killed: bool = True) -> dict[str, Any]:
+    fell = {mutant.invariant: 7} if killed else {}
+    found = Verdict(mutant.name, mutant.invariant, "", "", fell, seed=seed, profile=profile)
+    return {mutant.name: {**asdict(found), "killed": killed}}
 
 
 def at(found: Any) -> dict[str, Any]:
@@ -41,23 +33,12 @@ def at(found: Any) -> dict[str, Any]:
 
 
 def results(*, right: list[str], thin: int) -> Mapping[str, list[dict[str, Any]]]:
-    mutants = [
-        {
-            "mutants": [
-                verdict(FIRST.name, FIRST.invariant, seed, "ci"),
-                verdict(SECOND.name, SECOND.invariant, seed, "quick"),
-            ]
-        }
-        for seed in range(3)
-    ]
-    mutants.append({"mutants": [verdict(FIRST.name, FIRST.invariant, 3, "ci", killed=False)]})
+    mutants = [{**verdict(FIRST, seed, "ci"), **verdict(SECOND, seed, "quick")} for seed in range(3)]
+    mutants.append(verdict(FIRST, 3, "ci", killed=False))
     return {
         "mutants": [at(found) for found in mutants],
         "right": [at({"dense-columns": []}), at({"dense-columns": right})],
-        "thin": [
-            at({"mutants": {FIRST.name: LEAST}, "codes": {"group: x": LEAST}}),
-            at({"mutants": {FIRST.name: thin}, "codes": {"group: x": 0}}),
-        ],
+        "thin": [at({FIRST.name: LEAST, "group: x": LEAST}), at({FIRST.name: thin, "group: x": 0})],
     }
 
 
@@ -79,28 +60,65 @@ def test_the_page_says_that_nothing_lives_falls_or_is_thin() -> None:
     assert f"Of 1 mutants, 1 show on {LEAST} or more at each seed." in page
 
 
-def test_what_was_tried_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
+    """Run with results kept in a folder of its own, and return the last one's."""
+    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+
+    def run(*arguments: str) -> dict[str, int]:
+        done = CliRunner().invoke(seeds.main, ["run", "--part", "thin", *arguments])
+        assert done.exit_code == 0, done.output
+        found: dict[str, int] = seeds.kept("thin")[-1]["found"]
+        return found
+
+    return run
+
+
+def test_what_was_tried_is_not_tried_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def part(seed: int, jobs: int) -> dict[str, int]:
+    def part(seed: int, jobs: int, names: Any) -> dict[str, int]:
         asked.append(seed)
-        return {"jobs": jobs}
+        return {"x": seed}
 
-    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
-    monkeypatch.setattr(seeds, "PARTS", {"thin": part})
-    for count in (1, 3):
-        done = CliRunner().invoke(seeds.main, ["run", "--seeds", str(count)])
-        assert done.exit_code == 0, done.output
+    monkeypatch.setitem(seeds.PARTS, "thin", part)
+    assert run("--seeds", "1") == {"x": 0}
+    assert run("--seeds", "3") == {"x": 2}
     assert asked == [0, 1, 2]
-    assert json.loads((tmp_path / "thin-2.json").read_text(encoding="utf-8"))["found"] == {"jobs": 1}
-    assert [result["found"] for result in seeds.kept("thin")] == [{"jobs": 1}] * 3
+
+
+def test_what_was_thin_is_tried_again_where_asked(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def part(seed: int, jobs: int, names: Any) -> dict[str, int]:
+        asked.append(names)
+        return {name: LEAST - (names is None and name == "b") for name in names or "abc"}
+
+    monkeypatch.setitem(seeds.PARTS, "thin", part)
+    assert run("--seeds", "1") == {"a": LEAST, "b": LEAST - 1, "c": LEAST}
+    assert run("--seeds", "1", "--again") == {"a": LEAST, "b": LEAST, "c": LEAST}
+    run("--seeds", "1", "--again")
+    assert asked == [None, ["b"]]
+
+
+def test_what_lived_or_fell_is_tried_again() -> None:
+    assert not seeds.POOR["mutants"](verdict(FIRST, 0, "quick")[FIRST.name])
+    assert seeds.POOR["mutants"](verdict(FIRST, 0, "ci")[FIRST.name])
+    assert seeds.POOR["mutants"](verdict(FIRST, 0, "quick", killed=False)[FIRST.name])
+    assert seeds.POOR["right"](["GROUP-2 (seed 0)"])
+    assert not seeds.POOR["right"]([])
 
 
 def test_every_mutant_and_code_of_an_area_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeds, "Area", (Area.RETAINED,))
-    found = [seeds.thin_at(seed, 1) for seed in (0, 1)]
     names = {mutant.name for mutant in MUTANTS if BY_ID[mutant.invariant].area is Area.RETAINED}
-    for one in found:
-        assert set(one["mutants"]) == names
-        assert set(one["mutants"].values()) == {LEAST}
-        assert set(one["codes"].values()) == {LEAST}
+    codes = {f"retained: {reach.name}" for reach in reaches(Area.RETAINED)}
+    for seed in (0, 1):
+        assert seeds.thin_at(seed, 1, None) == dict.fromkeys(names | codes, LEAST)
+    one = min(names)
+    assert seeds.thin_at(0, 1, [one]) == {one: LEAST}
+
+
+def test_verdicts_and_what_fell_are_kept_by_name() -> None:
+    assert seeds.mutants_at(0, 1, [FIRST.name])[FIRST.name]["killed"]
+    assert seeds.right_at(0, 1, ["all-or-no-items"]) == {"all-or-no-items": []}

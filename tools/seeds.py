@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 from attrs import fields_dict
@@ -37,41 +37,62 @@ FOLDER: Final = ROOT / "build" / "seeds"
 PAGE: Final = ROOT / "docs" / "evidence" / "seeds.md"
 
 Result = Mapping[str, Any]
+"""What was found, by the name of what was tried."""
+
+Names = Collection[str] | None
+"""Which ones to try; None for all."""
 
 
-def mutants_at(seed: int, jobs: int) -> Result:
-    """Try every mutant, and return the verdicts as ``rollproof mutants --json`` writes them."""
-    return report(tried(Console(stderr=True), MUTANTS, [seed], jobs), seed)
+def mutants_at(seed: int, jobs: int, names: Names) -> Result:
+    """Try mutants, and return the verdicts as ``rollproof mutants --json`` writes them, by name."""
+    chosen = [mutant for mutant in MUTANTS if names is None or mutant.name in names]
+    entries = report(tried(Console(stderr=True), chosen, [seed], jobs), seed)["mutants"]
+    return {entry["mutant"]: entry for entry in cast(list[dict[str, Any]], entries)}
 
 
-def right_at(seed: int, jobs: int) -> Result:
-    """Check every right variant, and return by name what fell."""
-    return fallen(Console(stderr=True), EVERY_RIGHT, [seed], jobs)
+def right_at(seed: int, jobs: int, names: Names) -> Result:
+    """Check right variants, and return by name what fell."""
+    chosen = [variant for variant in EVERY_RIGHT if names is None or variant.name in names]
+    return fallen(Console(stderr=True), chosen, [seed], jobs)
 
 
-def thin_at(seed: int, jobs: int) -> Result:
+def thin_at(seed: int, jobs: int, names: Names) -> Result:
     """Count the requests that show each mutant, and those that reach each code, up to ``LEAST``."""
     del jobs
     counts: dict[str, int] = {}
-    codes: dict[str, int] = {}
     for area in Area:
-        asked = asked_in(area, seed)
-        for mutant in MUTANTS:
-            if BY_ID[mutant.invariant].area is area:
-                streams = _SHOWED.setdefault(mutant.name, set())
-                # Streams that showed it at an earlier seed come first, because the count ends early.
-                found = shown(mutant, sorted(asked, key=lambda one: one.stream not in streams), LEAST)
-                counts[mutant.name] = found.total()
-                streams.update(found)
-        reached = Counter(reach.name for one in asked for reach in met(area, one.request, one.contract))
-        codes.update({f"{area.value}: {reach.name}": min(LEAST, reached[reach.name]) for reach in reaches(area)})
-    return {"mutants": counts, "codes": codes}
+        mutants = [mutant for mutant in MUTANTS if BY_ID[mutant.invariant].area is area]
+        codes = {f"{area.value}: {reach.name}": reach.name for reach in reaches(area)}
+        if names is not None:
+            mutants = [mutant for mutant in mutants if mutant.name in names]
+            codes = {name: code for name, code in codes.items() if name in names}
+        asked = asked_in(area, seed) if mutants or codes else []
+        for mutant in mutants:
+            streams = _SHOWED.setdefault(mutant.name, set())
+            # Streams that showed it at an earlier seed come first, because the count ends early.
+            found = shown(mutant, sorted(asked, key=lambda one: one.stream not in streams), LEAST)
+            counts[mutant.name] = found.total()
+            streams.update(found)
+        if codes:
+            reached = Counter(reach.name for one in asked for reach in met(area, one.request, one.contract))
+            counts.update({name: min(LEAST, reached[code]) for name, code in codes.items()})
+    return counts
 
 
 _SHOWED: Final[dict[str, set[str]]] = {}
 
 
-PARTS: Final[Mapping[str, Callable[[int, int], Result]]] = {"mutants": mutants_at, "right": right_at, "thin": thin_at}
+PARTS: Final[dict[str, Callable[[int, int, Names], Result]]] = {
+    "mutants": mutants_at,
+    "right": right_at,
+    "thin": thin_at,
+}
+POOR: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "mutants": lambda verdict: verdict["profile"] != STAGES[0] or not verdict["killed"],
+    "right": bool,
+    "thin": lambda count: bool(count < LEAST),
+}
+"""What ``--again`` tries again."""
 
 
 @click.group()
@@ -83,16 +104,20 @@ def main() -> None:
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="How many, from 0 on.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes.")
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)), help="Only this. May be repeated.")
-def run(seeds: int, jobs: int, parts: tuple[str, ...]) -> None:
+@click.option("--again", is_flag=True, help="Try again what lived, fell or was thin, after streams were added.")
+def run(seeds: int, jobs: int, parts: tuple[str, ...], again: bool) -> None:
     """Try what was not tried yet, and keep each result."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in range(seeds):
         for part in parts or PARTS:
             file = FOLDER / f"{part}-{seed}.json"
-            if not file.exists():
-                found = PARTS[part](seed, jobs)
-                file.write_text(json.dumps({"day": date.today().isoformat(), "found": found}) + "\n", encoding="utf-8")
-                click.echo(f"{part}, seed {seed}: done")
+            known: Result = json.loads(file.read_text(encoding="utf-8"))["found"] if file.exists() else {}
+            poor = [name for name, found in known.items() if POOR[part](found)] if again else []
+            if file.exists() and not poor:
+                continue
+            found = {**known, **PARTS[part](seed, jobs, poor if file.exists() else None)}
+            file.write_text(json.dumps({"day": date.today().isoformat(), "found": found}) + "\n", encoding="utf-8")
+            click.echo(f"{part}, seed {seed}: {len(poor) or len(found)} tried")
 
 
 @main.command("report")
@@ -142,7 +167,7 @@ def rates_of(found: list[Result]) -> list[Rate]:
     verdicts = [
         Verdict(**{name: value for name, value in entry.items() if name in fields})
         for result in found
-        for entry in result["mutants"]
+        for entry in result.values()
     ]
     by_name: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
@@ -171,13 +196,14 @@ def right_section(found: list[Result]) -> str:
 
 def thin_section(found: list[Result]) -> str:
     """Return what shows on fewer requests than it should."""
+    mutants = {mutant.name for mutant in MUTANTS}
     parts = []
-    for kind, name in (("mutants", "mutant"), ("codes", "rejection code")):
-        least = {one: min(result[kind][one] for result in found) for one in found[0][kind]}
-        seeds = {one: sum(result[kind][one] < LEAST for result in found) for one in least}
-        rows = [(one, str(least[one]), str(seeds[one])) for one in sorted(least, key=least.__getitem__) if seeds[one]]
-        parts.append(f"Of {len(least)} {name}s, {len(least) - len(rows)} show on {LEAST} or more at each seed.")
-        parts.append(table((name, "requests, at least", "seeds at which it is thin"), rows) if rows else "")
+    for word, names in (("mutant", mutants & set(found[0])), ("rejection code", set(found[0]) - mutants)):
+        least = {name: min(result[name] for result in found) for name in names}
+        thin = sorted((name for name in names if least[name] < LEAST), key=lambda name: (least[name], name))
+        rows = [(name, str(least[name]), str(sum(result[name] < LEAST for result in found))) for name in thin]
+        parts.append(f"Of {len(names)} {word}s, {len(names) - len(thin)} show on {LEAST} or more at each seed.")
+        parts.append(table((word, "requests, at least", "seeds at which it is thin"), rows) if rows else "")
     exempt = "; ".join(f"{name}: {why}" for name, why in BY_NATURE.items())
     body = "\n\n".join(part.rstrip("\n") for part in parts if part)
     return (
