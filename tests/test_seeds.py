@@ -28,11 +28,11 @@ def verdict(mutant: Mutant, seed: int, profile: str, *, killed: bool = True) -> 
     return {mutant.name: {**asdict(found), "killed": killed}}
 
 
-def at(found: Any) -> dict[str, Any]:
+def at(found: Any) -> seeds.Result:
     return {"day": "2026-01-02", "found": found}
 
 
-def results(*, right: list[str], thin: int) -> Mapping[str, list[dict[str, Any]]]:
+def results(*, right: list[str], thin: int) -> Mapping[str, list[seeds.Result]]:
     mutants = [{**verdict(FIRST, seed, "ci"), **verdict(SECOND, seed, "quick")} for seed in range(3)]
     mutants.append(verdict(FIRST, 3, "ci", killed=False))
     return {
