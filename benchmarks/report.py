@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 PAGE: Final = ROOT / "docs" / "evidence" / "speed.md"
 ORDER: Final = (
-    *("linearize", "scaling", "group", "memory", "floor", "dataplane", "routes", "retained", "cuts"),
+    *("linearize", "scaling", "group", "memory", "floor", "dataplane", "scale", "routes", "retained", "cuts"),
     *("device", "estimate"),
 )
 """How the page reads. A measurement that is not named here comes last."""
@@ -29,7 +29,9 @@ Written by `make bench`, which races the contestants in one run and stores what 
 `python -m benchmarks report` writes this page from there. Times are of the machine that a section names, ratios carry
 over to others. Each section is one file of `benchmarks/`, named at its end.
 """
-ESTIMATE: Final = '!!! warning "An estimate, not a measurement"\n    Nothing of this was run on a device.\n'
+ESTIMATE: Final = (
+    '!!! warning "An estimate, not a measurement"\n    Nothing of this was run: it follows from other figures.\n'
+)
 STYLE: Final[Any] = {
     "svg.hashsalt": "rollproof",  # the same figures give the same file
     "svg.fonttype": "none",
