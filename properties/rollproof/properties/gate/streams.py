@@ -21,6 +21,9 @@ from rollproof.properties.strategies.streams import (
     media,
     media_rows,
     merge,
+    narrow,
+    narrow_media,
+    narrow_routes,
     receipt,
     retained,
     rollout,
@@ -51,6 +54,9 @@ CHAPTERS: Final = (
     advantage,
     media_rows,
     cuts,
+    narrow,
+    narrow_routes,
+    narrow_media,
 )
 """Modules with a function ``streams(area)``, in the order in which their streams run."""
 

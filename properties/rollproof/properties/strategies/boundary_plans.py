@@ -24,12 +24,26 @@ def boundary_plans() -> st.SearchStrategy[RouteAssemblyPlan]:
 @st.composite
 def broken_boundary_plans(draw: st.DrawFn, kind: str) -> Any:
     """Draw a plan's JSON with the fault that ``BOUNDARY_PLAN_BREAKS`` says under ``kind``."""
+    value, span = _plan_and_span(draw)
+    return BOUNDARY_PLAN_BREAKS[kind](draw, value, span)
+
+
+@st.composite
+def plans_indexed_by_no_number(draw: st.DrawFn) -> Any:
+    """Draw a plan's JSON with an index that cannot be compared with a number."""
+    value, span = _plan_and_span(draw)
+    index = span[INDEX]
+    span[INDEX] = draw(st.sampled_from([str(index), "", [], [index], {}, {"index": index}]))
+    return value
+
+
+def _plan_and_span(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw a plan's JSON and one of its spans that have an index."""
     plan = draw(
         repaired_assemblies(min_repaired=1).filter(lambda one: one.plan.schema_version == BOUNDARY_PLAN_SCHEMA_VERSION)
     ).plan
     value: dict[str, Any] = json.loads(json.dumps(encode_plan(plan)))
-    with_index = [span for span in value["spans"] if span[INDEX] is not None]
-    return BOUNDARY_PLAN_BREAKS[kind](draw, value, draw(st.sampled_from(with_index)))
+    return value, draw(st.sampled_from([span for span in value["spans"] if span[INDEX] is not None]))
 
 
 Break = Callable[[st.DrawFn, dict[str, Any], dict[str, Any]], Any]
