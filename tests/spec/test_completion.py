@@ -15,6 +15,7 @@ from rollproof.spec.completion import check_completion, trained_generation
 from rollproof.spec.judge.oracle import answer
 from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow, Violation
 from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.shadowed import SHADOWED_BY
 
 ROW = TrainedRow("g", (LinkSpan("c0", 2, 3), LinkSpan("c1", 1, 4)), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 KEPT = Cut("s", "g", (7, 8), ("g/s/0", "g/s/1"))
@@ -87,7 +88,7 @@ def test_check_completion_gives_the_violation_of_a_break_first(code):
 def test_completion_edits_drive_every_code():
     driven = {*RETAINED_EDITS, *COMPLETION_EDITS}
     assert driven == {code for code in Code if code.stage in (Stage.RETAINED, Stage.COMPLETION)}
-    assert not [code for code in driven if code.value.shadowed_by]
+    assert not [code for code in driven if code in SHADOWED_BY]
 
 
 def test_completion_lets_a_terminal_cut_have_no_tail():

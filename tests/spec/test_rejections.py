@@ -26,6 +26,7 @@ from rollproof.spec.rejections import Code, Rejected, Stage
 from rollproof.spec.replay import execute_published_plan
 from rollproof.spec.rollout import check_identity, fetch, finalize_rollout
 from rollproof.spec.routes import check_link_spans
+from rollproof.spec.shadowed import HIDDEN_IN_ROLLOUT_BY, SHADOWED_BY, of_rollouts
 from rollproof.spec.staged import decode_row, encode_row
 from rollproof.spec.tensor import Tensor
 
@@ -360,7 +361,7 @@ WITHIN_ONE_FUNCTION = {Code.WRONG_MODEL_CALL_ID}
 
 
 def hidden(code: Code) -> bool:
-    return not code.value.of_rollouts
+    return not of_rollouts(code)
 
 
 def head(answer: str) -> str:
@@ -371,7 +372,7 @@ def head(answer: str) -> str:
 
 def earlier(code: Code) -> set[str]:
     """Return the reasons that the catalogue names as firing first, as the public entry writes them."""
-    named = (code.value.shadowed_by or code.value.hidden_in_rollout_by or "").split(" or ")
+    named = (SHADOWED_BY.get(code) or HIDDEN_IN_ROLLOUT_BY.get(code) or "").split(" or ")
     rebuilding = {each.code for each in Code if each.stage is Stage.REBUILD}
     others = {each.code for each in Code if each.stage is not Stage.REBUILD}
     return {

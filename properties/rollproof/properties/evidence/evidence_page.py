@@ -34,6 +34,7 @@ from rollproof.spec.judge.catalogue import BY_ID, of_area
 from rollproof.spec.judge.invariant import Invariant
 from rollproof.spec.judge.requests import KIND_OF, Area
 from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.shadowed import HIDDEN_IN_ROLLOUT_BY, NEVER_IN_ROLLOUT, SHADOWED_BY, of_rollouts
 
 INVARIANT_COLUMNS: Final = (
     "invariant",
@@ -135,7 +136,7 @@ def render_evidence(counts: Sequence[Counts], vectors: Vectors) -> str:
         f"`{SHADOW_TEST}` feeds what each code describes through the public entry, and through the code's own "
         "function.\n\n"
     )
-    hidden = [code for code in Code if not code.value.of_rollouts]
+    hidden = [code for code in Code if not of_rollouts(code)]
     parts.append(table(("code", "section", "stage", "earlier", "shown by"), map(hidden_row, hidden)))
     parts.append("\n## Faults met in public\n\nEach is a mutant, and an invariant that kills it.\n\n")
     parts.append(table(("fault", "reported", "mutants and their invariants"), map(fault_row, KNOWN_FAULTS)))
@@ -194,8 +195,8 @@ def shown_name(reach: Reach) -> str:
 def hidden_row(code: Code) -> tuple[str, ...]:
     """Return a code that an earlier rule hides, everywhere or inside a rollout."""
     entry = code.value
-    inside = f"in a rollout: {entry.hidden_in_rollout_by or entry.never_in_rollout}"
-    earlier = f"always: {entry.shadowed_by}" if entry.shadowed_by else inside
+    inside = f"in a rollout: {HIDDEN_IN_ROLLOUT_BY.get(code) or NEVER_IN_ROLLOUT.get(code)}"
+    earlier = f"always: {SHADOWED_BY[code]}" if code in SHADOWED_BY else inside
     return (f"`{code.code}`", entry.section, entry.stage.value, earlier, f"`pytest {SHADOW_TEST} -k {code.name}`")
 
 

@@ -11,6 +11,7 @@ from rollproof.spec.judge.catalogue import BY_ID, CATALOGUE
 from rollproof.spec.judge.invariant import Invariant
 from rollproof.spec.judge.requests import Area
 from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.shadowed import HIDDEN_IN_ROLLOUT_BY, NEVER_IN_ROLLOUT, SHADOWED_BY
 
 INTRODUCTION = """\
 # Rules
@@ -40,13 +41,12 @@ def render_rules() -> str:
 
 def reach(code: Code) -> str:
     """Return whether a code can be the answer, in words."""
-    entry = code.value
-    if entry.shadowed_by is not None:
-        return f"never: shadowed by {entry.shadowed_by}"
-    if entry.hidden_in_rollout_by is not None:
-        return f"in a direct call; in a rollout {entry.hidden_in_rollout_by} comes first"
-    if entry.never_in_rollout is not None:
-        return f"in a direct call; in a rollout {entry.never_in_rollout}"
+    if code in SHADOWED_BY:
+        return f"never: shadowed by {SHADOWED_BY[code]}"
+    if code in HIDDEN_IN_ROLLOUT_BY:
+        return f"in a direct call; in a rollout {HIDDEN_IN_ROLLOUT_BY[code]} comes first"
+    if code in NEVER_IN_ROLLOUT:
+        return f"in a direct call; in a rollout {NEVER_IN_ROLLOUT[code]}"
     return "yes"
 
 
@@ -76,9 +76,7 @@ def render_invariant(item: Invariant) -> str:
 def render_code(code: Code) -> str:
     """Return a rejection code with its stage and reachability."""
     entry = code.value
-    return (
-        f"{entry.code} ({entry.stage.value}, section {entry.section})\n  {entry.sentence}\n  reached: {reach(code)}\n"
-    )
+    return f"{code.code} ({entry.stage.value}, section {entry.section})\n  {entry.sentence}\n  reached: {reach(code)}\n"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from rollproof.spec.judge.rules.rollout import same_reason
 from rollproof.spec.outcomes import GroupOutcome
 from rollproof.spec.records import ReassemblerConfig
 from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.shadowed import SHADOWED_BY, of_rollouts
 
 
 class Place(StrEnum):
@@ -59,16 +60,13 @@ class Row:
 
 def called(*stages: Stage) -> tuple[Code, ...]:
     """Return the codes of some stages that a direct call reaches, without any capability."""
-    return tuple(
-        code
-        for code in Code
-        if code.stage in stages and code.value.shadowed_by is None and code.value.capability is None
-    )
+    found = (code for code in Code if code.stage in stages and code not in SHADOWED_BY)
+    return tuple(code for code in found if code.value.capability is None)
 
 
 def inside(*stages: Stage) -> tuple[Code, ...]:
     """Return the codes of some stages that a rollout reaches: codes that carry another are not told apart from it."""
-    found = (code for code in Code if code.stage in stages and code.value.of_rollouts and not code.value.capability)
+    found = (code for code in Code if code.stage in stages and of_rollouts(code) and not code.value.capability)
     return tuple(code for code in found if code not in CARRIERS.values())
 
 

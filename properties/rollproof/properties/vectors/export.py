@@ -35,6 +35,7 @@ from rollproof.spec.judge.catalogue import BY_ID
 from rollproof.spec.judge.oracle import answer
 from rollproof.spec.judge.requests import Answer, Area, Request
 from rollproof.spec.rejections import Code
+from rollproof.spec.shadowed import SHADOWED_BY
 
 PER_STREAM: Final = 60
 PER_CODE: Final = 12
@@ -254,7 +255,7 @@ def code_goals(area: Area) -> Iterator[Goal]:
     for name in reachable(area):
         carrier, _, subject = name.partition(":")
         stages = [code for code in Code if code.code == (subject or carrier)]
-        entry = min(stages, key=lambda code: code.value.shadowed_by is not None).value
+        entry = min(stages, key=lambda code: code in SHADOWED_BY).value
         note = Note("Rejection", f"{entry.sentence} (section {entry.section})")
         kinds = tuple(OPERATIONS)
         yield Goal(name, note, kinds, lambda one, name=name: driven_code(one.expected, {name}) == name)  # type: ignore[misc]

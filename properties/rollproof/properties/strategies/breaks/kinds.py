@@ -29,6 +29,7 @@ from rollproof.properties.strategies.scalars import CHUNK, Bytes, draw_bytes
 from rollproof.properties.strategies.stream import Stream
 from rollproof.spec.judge.requests import Area, Request
 from rollproof.spec.rejections import Code, Stage
+from rollproof.spec.shadowed import SHADOWED_BY, of_rollouts
 
 FINISH: Final[dict[Area, Callable[[Draft], Request]]] = {
     Area.RECEIPT: Draft.parse,
@@ -89,10 +90,6 @@ def broken(area: Area, code: Code) -> SearchStrategy[Request]:
     return _broken(needed(NEEDS.get(code, Needs())), edits, area)
 
 
-def _reachable(code: Code) -> bool:
-    return code.value.shadowed_by is None
-
-
 BREAKS: Final[dict[tuple[Area, Code], Callable[[], SearchStrategy[Request]]]] = {
     (area, code): partial(broken, area, code)
     for area, codes in (
@@ -100,11 +97,11 @@ BREAKS: Final[dict[tuple[Area, Code], Callable[[], SearchStrategy[Request]]]] = 
         (Area.LINEAGE, list(LINEAGE_EDITS)),
         (
             Area.ROLLOUT,
-            [*ROLLOUT_EDITS, *(code for code in LINEAGE_EDITS if code.value.of_rollouts)],
+            [*ROLLOUT_EDITS, *(code for code in LINEAGE_EDITS if of_rollouts(code))],
         ),
     )
     for code in codes
-    if _reachable(code)
+    if code not in SHADOWED_BY
 }
 """Per area and code, the strategy whose requests must be answered with it."""
 
@@ -122,7 +119,7 @@ _DIRECT: Final = tuple(LINEAGE_EDITS.values())
 IN_ROLLOUTS: Final[tuple[tuple[Edit, ...], ...]] = tuple(
     edits
     for code, edits in {**LINEAGE_EDITS, **ROLLOUT_EDITS}.items()
-    if code.value.of_rollouts and code not in (Code.MISSING_RECEIPT, Code.INVALID_RECEIPT)
+    if of_rollouts(code) and code not in (Code.MISSING_RECEIPT, Code.INVALID_RECEIPT)
 )
 """Per code that a rollout with a readable receipt can be rejected with, its edits."""
 
