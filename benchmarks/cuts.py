@@ -18,7 +18,7 @@ from benchmarks import Table
 from rollproof.impl.columns import column_rows
 from rollproof.impl.cuts import CutStore, Generation
 from rollproof.impl.dataplane.memory import MemoryDataPlane
-from rollproof.spec.records import CutOrder, DurablePrefix, RunningCall
+from rollproof.spec.cut_records import CutOrder, DurablePrefix, RunningCall
 
 PROMPT: Final = 2_048
 GENERATED: Final = 32_768

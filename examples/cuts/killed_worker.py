@@ -25,7 +25,7 @@ from rollproof.impl.patches import image_bundle
 from rollproof.impl.reassembler import RolloutReassembler
 from rollproof.impl.retained import CallMedia
 from rollproof.properties.audit.recorder import Recorder
-from rollproof.spec.records import CutOrder, DurablePrefix, RunningCall
+from rollproof.spec.cut_records import CutOrder, DurablePrefix, RunningCall
 
 IMAGE_TOKEN, PROMPT, TOTAL = 7, (1, 7, 7, 7, 7, 2), 24
 SHARED = ("model_call_id", "mode", "prev_len", "delta_len", "cum_len", "weight_version", "parent_call_id")

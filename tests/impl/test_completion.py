@@ -7,7 +7,8 @@ from attrs import evolve
 
 from rollproof.impl.completion import check_completion
 from rollproof.spec.completion import check_completion as spec_check_completion
-from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow
+from rollproof.spec.cut_records import Completion, Cut, TrainedRow
+from rollproof.spec.records import LinkSpan
 
 CUT = Cut("a", "r", (1, 2), ("r/a",))
 ROW = TrainedRow("r", (LinkSpan("z", 1, 2), LinkSpan("b", 2, 3)), (7, 8, 9, 5, 5, 1, 2, 3))

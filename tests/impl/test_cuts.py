@@ -14,7 +14,7 @@ from rollproof.impl.reassembler import RolloutReassembler
 from rollproof.impl.retained import CallMedia
 from rollproof.impl.staging import StagingSource
 from rollproof.properties.strategies.rollouts.staged_calls import raw_receipt
-from rollproof.spec.records import CutOrder, DurableFailure, DurablePrefix, RunningCall
+from rollproof.spec.cut_records import CutOrder, DurableFailure, DurablePrefix, RunningCall
 from rollproof.spec.rejections import Code, Rejected
 
 pytestmark = pytest.mark.xdist_group("ray")

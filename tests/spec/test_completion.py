@@ -12,8 +12,9 @@ from rollproof.properties.strategies.streams.retained import RETAINED_EDITS
 from rollproof.properties.symbolic.build import pick
 from rollproof.properties.symbolic.retained import IDS
 from rollproof.spec.completion import check_completion, trained_generation
+from rollproof.spec.cut_records import Completion, Cut, TrainedRow, Violation
 from rollproof.spec.judge.oracle import answer
-from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow, Violation
+from rollproof.spec.records import LinkSpan
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.shadowed import SHADOWED_BY
 

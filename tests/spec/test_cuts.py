@@ -6,10 +6,10 @@ import pytest
 from attrs import define, evolve
 
 from rollproof.spec.chunks import capture_key, cut_key, ends_inside_character, parse_cut_key
+from rollproof.spec.cut_records import CutKey, CutOrder, DurableFailure, RunningCall
 from rollproof.spec.cut_restore import restore_cut, restored_routes
 from rollproof.spec.cuts import Generation, Partition, abandon, complete, cut
 from rollproof.spec.plane import Clear, DataPlane, Outage, Put
-from rollproof.spec.records import CutKey, CutOrder, DurableFailure, RunningCall
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.retained import CallMedia
 from rollproof.spec.tensor import Tensor, to_float32

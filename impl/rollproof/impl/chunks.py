@@ -13,7 +13,8 @@ from attrs import evolve, fields, frozen
 from rollproof.impl.checks import fault, is_text
 from rollproof.impl.digest import call_digest, chain_digest, extras_digest, prefix_digest
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, ROUTE_SENTINEL, ROUTED_EXPERTS
-from rollproof.spec.records import CutKey, RunningCall, StagedCall
+from rollproof.spec.cut_records import CutKey, RunningCall
+from rollproof.spec.records import StagedCall
 
 _KEY: Final = re.compile(rf"{RESERVED_ROLLOUT_ID}/([^/]+)/([^/]+)/([^/]+)/(0|[1-9][0-9]*)")
 _FIELDS: Final = tuple(field.name for field in fields(StagedCall))

@@ -14,7 +14,7 @@ from rollproof.impl.columns import Flags
 from rollproof.impl.digest import call_digests
 from rollproof.impl.staged import StagedColumns
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
-from rollproof.spec.records import RunningCall
+from rollproof.spec.cut_records import RunningCall
 from rollproof.spec.rejections import Code, Rejected
 
 UNDER_WAY: Final = "another cut of this call is under way"

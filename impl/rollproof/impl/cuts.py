@@ -40,7 +40,8 @@ from rollproof.impl.staged import StagedColumns
 from rollproof.impl.staged_row import staged_row
 from rollproof.impl.staging import StagingSource, call_plane, put_staged
 from rollproof.spec.constants import FINISH_REASONS, MEDIA_SPANS, ROUTED_EXPERTS
-from rollproof.spec.records import CutKey, CutOrder, DurableFailure, DurablePrefix, RunningCall, StagedCall
+from rollproof.spec.cut_records import CutKey, CutOrder, DurableFailure, DurablePrefix, RunningCall
+from rollproof.spec.records import StagedCall
 from rollproof.spec.rejections import Code, Rejected
 
 LOGGER: Final = logging.getLogger(__name__)

@@ -3,7 +3,8 @@
 Read the modules in this order; everything outside ``judge`` is the contract.
 
 The vocabulary: ``constants`` (names and numbers), ``tensor`` (a tensor as dtype, shape and bytes), ``rejections``
-(every refusal), ``records`` (the values that chapters hand to each other), ``values`` (section 1: what each may be).
+(every refusal), ``shadowed`` (which of them an earlier one hides), ``config`` and ``records`` (the values that chapters
+hand to each other), ``values`` (section 1: what each may be).
 
 Sections 2 and 3, one call and one receipt: ``digest``, ``receipt``, ``terminal``. Section 9, a staged row: ``staged``.
 
@@ -12,7 +13,7 @@ when they are trusted), ``plan``, ``assembly``, ``routes``, ``replay``; section 
 route for: ``route_boundary``. Section 7, its media: ``bundles``, ``spans``, ``media``; across a generation cut:
 ``blake3``, ``retained``, ``completion``. Section 12, what else the sampler said: ``sampler``.
 
-Section 11, a call that is cut and taken up again: ``chunks`` (keys, rows, digests), ``cuts`` (what is put and what is
+Section 11, a call that is cut and taken up again: ``cut_records``, ``chunks`` (keys, rows, digests), ``cuts`` (what is put and what is
 promised), ``cut_restore``; they write through ``plane``, which comes next.
 
 Sections 5 and 8, from receipts to published rows: ``plane`` (the data plane), ``outcomes``, ``rollout``, ``metrics``,

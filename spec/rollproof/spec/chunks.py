@@ -14,8 +14,9 @@ from typing import Any, Final
 from attrs import evolve
 
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, ROUTED_EXPERTS
+from rollproof.spec.cut_records import CutKey, RunningCall
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
-from rollproof.spec.records import CutKey, RunningCall, StagedCall
+from rollproof.spec.records import StagedCall
 from rollproof.spec.values import expect, is_identifier, is_rollout_id
 
 NO_DIGEST: Final = "0" * 64

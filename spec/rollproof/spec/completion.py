@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from rollproof.spec.records import Completion, Cut, TrainedRow, Violation
+from rollproof.spec.cut_records import Completion, Cut, TrainedRow, Violation
 from rollproof.spec.rejections import Code
 
 

@@ -14,10 +14,11 @@ from attrs import frozen
 
 from rollproof.spec.chunks import call_row, generated_count, joined, parse_cut_key
 from rollproof.spec.constants import BASE_COLUMNS, MODE_TEXT, MODE_TOKEN_IN, ROUTE_SENTINEL
+from rollproof.spec.cut_records import CutKey, DurablePrefix, RunningCall
 from rollproof.spec.cuts import Generation, Partition
 from rollproof.spec.digest import extras_digest
 from rollproof.spec.plane import DataPlane
-from rollproof.spec.records import CutKey, DurablePrefix, RunningCall, StagedCall
+from rollproof.spec.records import StagedCall
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.retained import CallMedia, PrefixRow, restore
 from rollproof.spec.staged import StagedRow, decode_row

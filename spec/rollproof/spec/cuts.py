@@ -14,9 +14,10 @@ from attrs import evolve, frozen
 from rollproof.spec.bundles import staged_media
 from rollproof.spec.chunks import chunk_row, cut_key, ends_inside_character, generated_count, joined, without_routes
 from rollproof.spec.constants import FINISH_REASONS, MEDIA_SHA256, MEDIA_SPANS
+from rollproof.spec.cut_records import CutKey, CutOrder, DurableFailure, DurablePrefix, RunningCall
 from rollproof.spec.digest import extras_digest
 from rollproof.spec.plane import DataPlane, Outage, PublishedRow
-from rollproof.spec.records import CutKey, CutOrder, DurableFailure, DurablePrefix, RunningCall, StagedCall
+from rollproof.spec.records import StagedCall
 from rollproof.spec.rejections import Rejected
 from rollproof.spec.retained import CallMedia, cut_extras
 from rollproof.spec.staged import encode_row

@@ -33,8 +33,8 @@ from rollproof.properties.gate.run import exercise
 from rollproof.properties.gate.streams import request_streams
 from rollproof.properties.strategies.rollouts.recipes import realize_request
 from rollproof.spec.constants import MEDIA_BLAKE3
+from rollproof.spec.cut_records import CutOrder, DurableFailure, RunningCall
 from rollproof.spec.judge.requests import Area
-from rollproof.spec.records import CutOrder, DurableFailure, RunningCall
 from rollproof.spec.rejections import Rejected
 
 SCHEMA = json.loads(files("rollproof.properties.audit").joinpath("schema.json").read_text(encoding="utf-8"))

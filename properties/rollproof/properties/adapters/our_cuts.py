@@ -15,11 +15,11 @@ from rollproof.impl.retained import CallMedia
 from rollproof.properties.adapters.protocol import Refusal
 from rollproof.properties.adapters.recording import RecordingPlane
 from rollproof.properties.adapters.tensors import from_torch, named_tensors, to_torch
+from rollproof.spec.cut_records import CutKey, DurablePrefix, RunningCall
 from rollproof.spec.judge.cuts import CutHistory, CutStep, RestoredCut, Tail
 from rollproof.spec.judge.staging import Faults, Staging
 from rollproof.spec.judge.views import Entry
 from rollproof.spec.plane import Clear, Effect, PublishedRow, Put
-from rollproof.spec.records import CutKey, DurablePrefix, RunningCall
 from rollproof.spec.rejections import Rejected
 from rollproof.spec.tensor import Tensor
 

@@ -28,6 +28,7 @@ from rollproof.properties.adapters.our_cuts import OurCuts, answered
 from rollproof.properties.adapters.reassembler import ReassemblerAdapter, run_step, spec_media, spec_plan
 from rollproof.properties.adapters.tensors import batch_rows, from_torch, named_tensors, to_torch
 from rollproof.spec.constants import AS_STAGED, MEDIA_DIGEST_FIELDS, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.cut_records import Completion, Cut, TrainedRow
 from rollproof.spec.extras import RouteFragment
 from rollproof.spec.judge.area import PORTABLE
 from rollproof.spec.judge.requests import Area, GroupReplay, GroupStep, Restored, StagedMedia
@@ -36,8 +37,6 @@ from rollproof.spec.judge.views import Entry
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.records import (
     CallRecord,
-    Completion,
-    Cut,
     GroupRequest,
     LinearizedRow,
     ReassemblerConfig,
@@ -45,7 +44,6 @@ from rollproof.spec.records import (
     RouteAssemblyPlan,
     StagedCall,
     TerminalSelection,
-    TrainedRow,
 )
 from rollproof.spec.replay import ReplayedRow
 from rollproof.spec.retained import PrefixRow

@@ -16,13 +16,13 @@ from rollproof.properties.audit.stored import Fetch, LineError, column_rows
 from rollproof.properties.wire.codec import load, load_record
 from rollproof.spec.chunks import parse_cut_key
 from rollproof.spec.constants import ROUTED_EXPERTS
+from rollproof.spec.cut_records import DurablePrefix, RunningCall
 from rollproof.spec.cuts import Partition
 from rollproof.spec.judge.cuts import CutHistory, PlayCuts, RestoreCut, RestoredCut, RestoredRoutes
 from rollproof.spec.judge.oracle import answer
 from rollproof.spec.judge.requests import Accepted, Answer, Crashed, Refused, Request
 from rollproof.spec.judge.staging import Staging
 from rollproof.spec.plane import Clear, Effect, PublishedRow, Put
-from rollproof.spec.records import DurablePrefix, RunningCall
 from rollproof.spec.tensor import Tensor, to_float32
 from rollproof.spec.values import is_text, owned_key
 

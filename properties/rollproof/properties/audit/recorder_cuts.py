@@ -26,10 +26,10 @@ from rollproof.properties.audit.recorded_call import Call, current, guarded
 from rollproof.properties.errors import message_of
 from rollproof.properties.wire.codec import dump, dump_record
 from rollproof.spec.constants import MEDIA_DIGEST_FIELDS, MEDIA_SHA256
+from rollproof.spec.cut_records import CutOrder, DurableFailure, DurablePrefix, RunningCall
 from rollproof.spec.judge.cuts import CutStep, PlayCuts, RestoreCut, RestoredCut, RestoredRoutes, Tail
 from rollproof.spec.judge.staging import Staging
 from rollproof.spec.judge.views import Entry
-from rollproof.spec.records import CutOrder, DurableFailure, DurablePrefix, RunningCall
 from rollproof.spec.rejections import Rejected
 from rollproof.spec.tensor import Tensor
 

@@ -29,6 +29,7 @@ from rollproof.properties.strategies.rollouts.recipes import RECIPES
 from rollproof.properties.strategies.rollouts.staged_calls import staged_call
 from rollproof.spec.chunks import chunk_row
 from rollproof.spec.constants import BUNDLE_PIXELS, BUNDLE_SIZES
+from rollproof.spec.cut_records import DurablePrefix, RunningCall
 from rollproof.spec.digest import chain_digest, extras_digest, prefix_digest
 from rollproof.spec.judge import requests
 from rollproof.spec.judge.cuts import ParseCutKey, PlayCuts, RestoreCut, RestoredRoutes, Tail
@@ -38,14 +39,7 @@ from rollproof.spec.judge.requests import GroupStep, Linearize, Request
 from rollproof.spec.judge.staging import Staging
 from rollproof.spec.portable import Call as SessionCall
 from rollproof.spec.portable import Captured, MediaRollout, ScoredRow
-from rollproof.spec.records import (
-    DurablePrefix,
-    GroupRequest,
-    ReassemblerConfig,
-    RouteAssemblyPlan,
-    RunningCall,
-    StagedCall,
-)
+from rollproof.spec.records import GroupRequest, ReassemblerConfig, RouteAssemblyPlan, StagedCall
 from rollproof.spec.retained import PrefixRow
 from rollproof.spec.staged import encode_row
 from rollproof.spec.tensor import Tensor

@@ -22,7 +22,7 @@ from rollproof.properties.machine.faults import FAULTS, Armed, Crash, FaultyPlan
 from rollproof.properties.machine.running import run_machine
 from rollproof.properties.machine.watch import Violation
 from rollproof.spec.constants import RESERVED_ROLLOUT_ID
-from rollproof.spec.records import CutOrder, DurablePrefix, RunningCall
+from rollproof.spec.cut_records import CutOrder, DurablePrefix, RunningCall
 from rollproof.spec.rejections import Rejected
 
 STAGING = "staging"

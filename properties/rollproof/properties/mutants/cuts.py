@@ -12,8 +12,8 @@ from rollproof.spec import cuts
 from rollproof.spec.bundles import staged_media
 from rollproof.spec.chunks import chunk_row, joined
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, ROUTE_SENTINEL
+from rollproof.spec.cut_records import CutKey
 from rollproof.spec.plane import Outage
-from rollproof.spec.records import CutKey
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import Tensor
 

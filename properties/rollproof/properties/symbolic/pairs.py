@@ -33,7 +33,8 @@ from rollproof.spec import (
 )
 from rollproof.spec import group as spec_group
 from rollproof.spec import rows as spec_rows
-from rollproof.spec.records import CallRecord, Completion, Cut, LinkSpan, RouteAssemblyPlan, TrainedRow
+from rollproof.spec.cut_records import Completion, Cut, TrainedRow
+from rollproof.spec.records import CallRecord, LinkSpan, RouteAssemblyPlan
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollproof.properties.symbolic.build import pick
 from rollproof.properties.symbolic.rule import rule
 from rollproof.spec.completion import faults
-from rollproof.spec.records import Completion, Cut
+from rollproof.spec.cut_records import Completion, Cut
 from rollproof.spec.rejections import Code
 from rollproof.spec.retained import restored_weight_version
 

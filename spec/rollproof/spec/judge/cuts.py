@@ -8,11 +8,11 @@ from typing import Any
 from attrs import define, field, frozen
 
 from rollproof.spec.constants import MEDIA_SHA256
+from rollproof.spec.cut_records import CutOrder, DurablePrefix, RunningCall
 from rollproof.spec.judge.area import Request
 from rollproof.spec.judge.staging import Staging
 from rollproof.spec.judge.views import Entry
 from rollproof.spec.plane import Clear, DataPlane, Effect, Outage, PublishedRow, Put
-from rollproof.spec.records import CutOrder, DurablePrefix, RunningCall
 from rollproof.spec.tensor import Tensor
 
 

@@ -14,6 +14,7 @@ from rollproof.spec.bundles import chain_media, staged_media
 from rollproof.spec.chunks import parse_cut_key
 from rollproof.spec.completion import check_completion
 from rollproof.spec.constants import AS_STAGED, MEDIA_SPANS, ROUTE_PLAN_TAG, ROUTED_EXPERTS
+from rollproof.spec.cut_records import DurablePrefix
 from rollproof.spec.cut_restore import restore_cut, restored_routes
 from rollproof.spec.cuts import Generation, Partition, abandon, complete, cut
 from rollproof.spec.digest import call_digest, chain_digest, extras_digest, prefix_digest
@@ -31,7 +32,6 @@ from rollproof.spec.outcomes import Failure, GroupOutcome
 from rollproof.spec.plan import classify_span, decode_plan, encode_plan
 from rollproof.spec.plane import Get, Outage
 from rollproof.spec.receipt import parse_receipt
-from rollproof.spec.records import DurablePrefix
 from rollproof.spec.rejections import Rejected
 from rollproof.spec.replay import execute_published_plan
 from rollproof.spec.retained import CallMedia, cut_extras, media_digest, restore

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from attrs import field, frozen
 
 from rollproof.spec.constants import AS_STAGED, MEDIA_SHA256
+from rollproof.spec.cut_records import Completion, Cut, CutKey, TrainedRow
 from rollproof.spec.extras import RouteFragment
 from rollproof.spec.judge.area import CAPABILITIES as CAPABILITIES
 from rollproof.spec.judge.area import Area as Area
@@ -41,9 +42,6 @@ from rollproof.spec.portable import MediaRow, Merged, RoutedRow
 from rollproof.spec.records import (
     CAPABILITY,
     CallRecord,
-    Completion,
-    Cut,
-    CutKey,
     FinalizedRollout,
     GroupRequest,
     LinearizedRow,
@@ -52,7 +50,6 @@ from rollproof.spec.records import (
     RouteAssemblyPlan,
     StagedCall,
     TerminalSelection,
-    TrainedRow,
 )
 from rollproof.spec.replay import ReplayedRow
 from rollproof.spec.retained import PrefixRow

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from rollproof.properties.strategies.scalars import Bytes, draw_bytes
+from rollproof.spec.cut_records import Completion, Cut, TrainedRow
 from rollproof.spec.judge.requests import CheckCompletion
-from rollproof.spec.records import Completion, Cut, LinkSpan, TrainedRow
+from rollproof.spec.records import LinkSpan
 from rollproof.spec.rejections import Code
 
 

@@ -22,10 +22,11 @@ from rollproof.properties.strategies.streams.retained import (
 )
 from rollproof.spec.chunks import call_row, chunk_row, cut_key, generated_count, joined
 from rollproof.spec.constants import MODE_TEXT, MODE_TOKEN_IN
+from rollproof.spec.cut_records import CutKey, DurablePrefix, RunningCall
 from rollproof.spec.digest import call_digest, chain_digest
 from rollproof.spec.judge.cuts import RestoreCut
 from rollproof.spec.judge.staging import OnMiss, Staging
-from rollproof.spec.records import CutKey, DurablePrefix, RunningCall, StagedCall
+from rollproof.spec.records import StagedCall
 from rollproof.spec.rejections import Code
 from rollproof.spec.retained import CallMedia, cut_extras
 from rollproof.spec.staged import Row, encode_row

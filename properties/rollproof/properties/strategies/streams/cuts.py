@@ -24,10 +24,10 @@ from rollproof.properties.strategies.stream import Stream, StreamsOf, listed
 from rollproof.properties.strategies.streams.cut_restores import RESTORE_EDITS, odd_restores, restores
 from rollproof.properties.strategies.streams.retained import draw_media
 from rollproof.spec.chunks import capture_key, cut_key
+from rollproof.spec.cut_records import CutKey, CutOrder, RunningCall
 from rollproof.spec.digest import chain_digest
 from rollproof.spec.judge.cuts import CutStep, ParseCutKey, PlayCuts, RestoredRoutes, Tail
 from rollproof.spec.judge.requests import Area
-from rollproof.spec.records import CutKey, CutOrder, RunningCall
 from rollproof.spec.tensor import Tensor
 
 CHECKPOINTS: Final = ("step_100", "0", "cut é", "-1")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from attrs import evolve, frozen
 
 from rollproof.spec.constants import ROUTE_SENTINEL
+from rollproof.spec.cut_records import DurablePrefix
 from rollproof.spec.judge.area import Area
 from rollproof.spec.judge.cuts import (
     CutHistory,
@@ -30,7 +31,6 @@ from rollproof.spec.judge.invariant import (
 )
 from rollproof.spec.judge.requests import Accepted, Crashed, Refused
 from rollproof.spec.plane import Clear, Effect, Put
-from rollproof.spec.records import DurablePrefix
 from rollproof.spec.staged import Row
 from rollproof.spec.tensor import Tensor
 
