@@ -13,8 +13,8 @@ when they are trusted), ``plan``, ``assembly``, ``routes``, ``replay``; section 
 route for: ``route_boundary``. Section 7, its media: ``bundles``, ``spans``, ``media``; across a generation cut:
 ``blake3``, ``retained``, ``completion``. Section 12, what else the sampler said: ``sampler``.
 
-Section 11, a call that is cut and taken up again: ``cut_records``, ``chunks`` (keys, rows, digests), ``cuts`` (what is put and what is
-promised), ``cut_restore``; they write through ``plane``, which comes next.
+Section 11, a call that is cut and taken up again: ``cut_records``, ``chunks`` (keys, rows, digests), ``cuts`` (what is
+put and what is promised), ``cut_restore``; they write through ``plane``, which comes next.
 
 Sections 5 and 8, from receipts to published rows: ``plane`` (the data plane), ``outcomes``, ``rollout``, ``metrics``,
 ``advisories``, ``rows``, ``group``.

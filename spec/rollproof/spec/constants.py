@@ -7,6 +7,12 @@ from typing import Final
 SCHEMA_VERSION: Final = 2
 DIGEST_VERSION: Final = 2
 EXTRAS_DIGEST_VERSION: Final = 1
+VERSIONS: Final = {
+    "schema_version": SCHEMA_VERSION,
+    "digest_version": DIGEST_VERSION,
+    "extras_digest_version": EXTRAS_DIGEST_VERSION,
+}
+"""The version numbers of every call, manifest row and receipt: exactly these are supported."""
 
 INT63_LIMIT: Final = 2**63
 """Rows are int64: every integer of the contract is below this (decision D1)."""

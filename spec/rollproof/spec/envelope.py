@@ -12,7 +12,6 @@ decoded before its length has been compared with what the shape requires.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,7 +19,7 @@ from typing import Any, Final
 from rollproof.spec.constants import MAX_EXTRAS_DEPTH
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.values import expect, fault
+from rollproof.spec.values import expect, fault, refusing
 
 ENVELOPE_MAGIC: Final = "nrlre1"
 ENVELOPE_DTYPES: Final = ("int8", "int16", "int32")
@@ -39,45 +38,36 @@ def decode_routes(payload: Any) -> Tensor:
     ``payload`` is any JSON value. Raises ``Rejected(INVALID_ROUTE_ENVELOPE)`` for every value that is not a
     route tensor, and nothing else. Ids are checked in ``assembly``.
     """
-    try:
+    with refusing(Code.INVALID_ROUTE_ENVELOPE):
         return decode_envelope(payload) if type(payload) is str else decode_lists(payload)
-    except ValueError as error:
-        raise Rejected(Code.INVALID_ROUTE_ENVELOPE, str(error)) from None
 
 
 def decode_envelope(envelope: str) -> Tensor:
     """Return the tensor of an envelope; ``ValueError`` names the violated rule."""
     parts = envelope.split(":", 3)
-    if len(parts) != 4 or parts[0] != ENVELOPE_MAGIC:
-        raise ValueError(fault("envelope", envelope, f"{ENVELOPE_MAGIC}:<dtype>:<T>x<L>x<K>:<base64>"))
+    well_formed = len(parts) == 4 and parts[0] == ENVELOPE_MAGIC
+    expect(well_formed, "envelope", envelope, f"{ENVELOPE_MAGIC}:<dtype>:<T>x<L>x<K>:<base64>")
     _, dtype, shape_text, encoded = parts
-    if dtype not in ENVELOPE_DTYPES:
-        raise ValueError(fault("dtype", dtype, " or ".join(ENVELOPE_DTYPES)))
+    expect(dtype in ENVELOPE_DTYPES, "dtype", dtype, " or ".join(ENVELOPE_DTYPES))
     dimensions = shape_text.split("x", ROUTE_RANK)
-    if len(dimensions) != ROUTE_RANK:
-        raise ValueError(fault("shape", shape_text, f"{ROUTE_RANK} dimensions"))
+    expect(len(dimensions) == ROUTE_RANK, "shape", shape_text, f"{ROUTE_RANK} dimensions")
     shape = tuple(dimension(text) for text in dimensions)
-    byte_count = math.prod(shape) * ITEM_SIZES[dtype]
-    if len(encoded) != base64_length(byte_count):
-        expected = f"{base64_length(byte_count)} for {dtype} of shape {list(shape)}"
-        raise ValueError(fault("characters of base64", len(encoded), expected))
+    length = base64_length(math.prod(shape) * ITEM_SIZES[dtype])
+    expected = f"{length} for {dtype} of shape {list(shape)}"
+    expect(len(encoded) == length, "characters of base64", len(encoded), expected)
     try:
         data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise ValueError(fault("payload", encoded, "base64")) from None
-    if base64.b64encode(data).decode() != encoded:
-        raise ValueError(
-            fault("end of payload", encoded[-4:], "canonical base64: its padding, and zeros after the last bit")
-        )
+    canonical = base64.b64encode(data).decode() == encoded
+    expect(canonical, "end of payload", encoded[-4:], "canonical base64: its padding, and zeros after the last bit")
     return Tensor(dtype, shape, data)
 
 
 def dimension(text: str) -> int:
     """Parse a positive decimal in ASCII digits, without sign, space, underscore or leading zero."""
-    if len(text) > MAX_DIMENSION_DIGITS:
-        raise ValueError(fault("shape", text, f"a dimension of at most {MAX_DIMENSION_DIGITS} digits"))
-    if not text or not set(text) <= set("0123456789") or text[0] == "0":
-        raise ValueError(fault("shape", text, "a positive decimal"))
+    expect(len(text) <= MAX_DIMENSION_DIGITS, "shape", text, f"a dimension of at most {MAX_DIMENSION_DIGITS} digits")
+    expect(set(text) <= set("0123456789") and text[:1] not in ("", "0"), "shape", text, "a positive decimal")
     return int(text)
 
 
@@ -88,20 +78,16 @@ def base64_length(byte_count: int) -> int:
 
 def decode_lists(value: Any) -> Tensor:
     """Return the tensor of nested lists ``[T][L][K]`` of exact ints; ``ValueError`` names the violated rule."""
-    if type(value) is not list or not value:
-        raise ValueError(fault("routes", value, "an envelope or a non-empty list of tokens"))
+    expect(type(value) is list and value != [], "routes", value, "an envelope or a non-empty list of tokens")
     ids: list[int] = []
     width: tuple[int, int] | None = None
     for at, token in enumerate(value):
-        if type(token) is not list or not token:
-            raise ValueError(fault(f"routes[{at}]", token, "a non-empty list of layers"))
+        expect(type(token) is list and token != [], f"routes[{at}]", token, "a non-empty list of layers")
         for depth, layer in enumerate(token):
             where = f"routes[{at}][{depth}]"
-            if type(layer) is not list or not layer:
-                raise ValueError(fault(where, layer, "a non-empty list of expert ids"))
-            if width is None:
-                width = len(token), len(layer)
+            expect(type(layer) is list and layer != [], where, layer, "a non-empty list of expert ids")
             found = len(token), len(layer)
+            width = width or found
             expect(found == width, f"{where}: layers, experts", found, f"{list(width)} as for the first token")
             for expert in layer:
                 held = type(expert) is int and INT16_MIN <= expert <= INT16_MAX

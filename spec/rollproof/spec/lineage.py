@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Final
 
-from rollproof.spec.constants import DIGEST_VERSION, EXTRAS_DIGEST_VERSION, SCHEMA_VERSION
+from rollproof.spec.constants import VERSIONS
 from rollproof.spec.digest import call_digest, chain_digest, prefix_digest
 from rollproof.spec.records import (
     CallRecord,
@@ -21,31 +20,18 @@ from rollproof.spec.records import (
     WeightVersionSpan,
 )
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.values import call_fault, expect_digest, fault, show
+from rollproof.spec.values import call_fault, expect_digest, fault, refusing, show
 
-COMPARED_FIELDS: Final = {
-    "model_call_id": Code.WRONG_MODEL_CALL_ID,
-    "parent_call_id": Code.WRONG_PARENT_CALL_ID,
-    "mode": Code.WRONG_MODE,
-    "prev_len": Code.WRONG_PREV_LEN,
-    "delta_len": Code.WRONG_DELTA_LEN,
-    "cum_len": Code.WRONG_CUM_LEN,
-    "weight_version": Code.WRONG_WEIGHT_VERSION,
-    "digest": Code.WRONG_DIGEST,
-    "extras_digest": Code.WRONG_EXTRAS_DIGEST,
-    "chain_hash": Code.WRONG_CHAIN_HASH,
-    "cumulative_hash": Code.WRONG_CUMULATIVE_HASH,
-}
+COMPARED_FIELDS: Final = (
+    *("model_call_id", "parent_call_id", "mode", "prev_len", "delta_len", "cum_len", "weight_version"),
+    *("digest", "extras_digest", "chain_hash", "cumulative_hash"),
+)
 """Fields that a staged call and its manifest row share, in the order in which they are compared."""
 
-COMPARED_VERSIONS: Final = {
-    "schema_version": (SCHEMA_VERSION, Code.UNSUPPORTED_SCHEMA, Code.WRONG_SCHEMA_VERSION),
-    "digest_version": (DIGEST_VERSION, Code.UNSUPPORTED_DIGEST, Code.WRONG_DIGEST_VERSION),
-    "extras_digest_version": (
-        EXTRAS_DIGEST_VERSION,
-        Code.UNSUPPORTED_EXTRAS_DIGEST,
-        Code.WRONG_EXTRAS_DIGEST_VERSION,
-    ),
+UNSUPPORTED: Final = {
+    "schema_version": Code.UNSUPPORTED_SCHEMA,
+    "digest_version": Code.UNSUPPORTED_DIGEST,
+    "extras_digest_version": Code.UNSUPPORTED_EXTRAS_DIGEST,
 }
 
 
@@ -58,9 +44,8 @@ def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
     check_supported(receipt)
     check_manifest(receipt)
     if len(calls) != len(receipt.manifest):
-        raise Rejected(
-            Code.ROW_COUNT_MISMATCH, fault("staged calls", len(calls), f"{len(receipt.manifest)}, one per row")
-        )
+        expected = f"{len(receipt.manifest)}, one per row"
+        raise Rejected(Code.ROW_COUNT_MISMATCH, fault("staged calls", len(calls), expected))
     check_pairs(receipt, calls)
     records = {record.model_call_id: record for record in receipt.manifest}
     check_graph(records)
@@ -71,9 +56,9 @@ def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
 
 def check_supported(receipt: Receipt) -> None:
     """Check steps 1 and 2: supported versions, and a rollout that succeeded."""
-    for field, (supported, unsupported, _) in COMPARED_VERSIONS.items():
+    for field, supported in VERSIONS.items():
         if getattr(receipt, field) != supported:
-            raise Rejected(unsupported, f"receipt: {fault(field, getattr(receipt, field), str(supported))}")
+            raise Rejected(UNSUPPORTED[field], f"receipt: {fault(field, getattr(receipt, field), str(supported))}")
     if receipt.failure_reason is not None:
         raise Rejected(Code.REBUILD_ROLLOUT_FAILED, receipt.failure_reason)
     if receipt.capture_poisoned:
@@ -116,22 +101,26 @@ def check_pairs(receipt: Receipt, calls: Sequence[StagedCall]) -> None:
         if call.rollout_id != receipt.rollout_id:
             detail = call_fault(listed_id, "rollout_id", call.rollout_id, show(receipt.rollout_id))
             raise Rejected(Code.WRONG_ROLLOUT, detail)
-        for field, code in COMPARED_FIELDS.items():
+        for field in COMPARED_FIELDS:
             staged, expected = getattr(call, field), getattr(record, field)
             if staged != expected:
-                raise Rejected(code, call_fault(listed_id, field, staged, f"{show(expected)}, as in the manifest"))
-        for field, (_, _, code) in COMPARED_VERSIONS.items():
+                detail = call_fault(listed_id, field, staged, f"{show(expected)}, as in the manifest")
+                raise Rejected(wrong(field), detail)
+        for field in VERSIONS:
             staged, listed_as, of_receipt = (getattr(each, field) for each in (call, record, receipt))
             if len({staged, listed_as, of_receipt}) > 1:
                 others = f"that of its manifest row, {show(listed_as)}, and of the receipt, {show(of_receipt)}"
-                raise Rejected(code, call_fault(listed_id, field, staged, others))
-        try:
+                raise Rejected(wrong(field), call_fault(listed_id, field, staged, others))
+        with refusing(Code.INVALID_SNAPSHOT, where=f"call {listed_id}"):
             expect_digest("digest", call.digest)
             actual = call_digest(call)
-        except ValueError as error:
-            raise Rejected(Code.INVALID_SNAPSHOT, f"call {listed_id}: {error}") from None
         if actual != call.digest:
             raise Rejected(Code.CORRUPT_DIGEST, call_fault(listed_id, "digest", call.digest, show(actual)))
+
+
+def wrong(field: str) -> Code:
+    """Return the code of a field in which a staged call is not what the manifest says."""
+    return Code[f"WRONG_{field.upper()}"]
 
 
 def check_graph(records: Mapping[str, CallRecord]) -> None:
@@ -155,28 +144,18 @@ def check_graph(records: Mapping[str, CallRecord]) -> None:
 def calls_that_reach_a_cycle(records: Mapping[str, CallRecord]) -> set[str]:
     """Return the calls from which following parents never ends; leaving the manifest is an end.
 
-    Each call is walked over once (decision D5): a walk stops at a call that an earlier walk passed.
+    Each call is walked over once (decision D5): a walk stops at a call that it, or an earlier walk, has passed.
     """
-    known: dict[str, Walk] = {}
+    endless: dict[str, bool] = {}
     for start in records:
-        walk: list[str] = []
+        walk: set[str] = set()
         current: str | None = start
-        while current is not None and current in records and current not in known:
-            known[current] = Walk.UNDER_WAY
-            walk.append(current)
+        while current is not None and current in records and current not in walk and current not in endless:
+            walk.add(current)
             current = records[current].parent_call_id
-        end = Walk.ENDS if current is None or current not in records else known[current]
-        for call_id in walk:
-            known[call_id] = Walk.ENDLESS if end is Walk.UNDER_WAY else end
-    return {call_id for call_id, end in known.items() if end is Walk.ENDLESS}
-
-
-class Walk(Enum):
-    """What is known of a call while parents are followed."""
-
-    UNDER_WAY = "it was passed by this very walk"
-    ENDS = "from it, parents lead to a root or out of the manifest"
-    ENDLESS = "from it, parents lead into a cycle"
+        never_ends = current is not None and (current in walk or endless.get(current, False))
+        endless |= dict.fromkeys(walk, never_ends)
+    return {call_id for call_id, never_ends in endless.items() if never_ends}
 
 
 def terminal_chain(receipt: Receipt, records: Mapping[str, CallRecord]) -> list[CallRecord]:
@@ -208,24 +187,21 @@ def carry_length(call: StagedCall) -> int:
 
 def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
     """Do step 6: join the chain's deltas, each checked against the hashes that tie it to its parent."""
-    token_ids: list[int] = []
-    token_mask: list[float] = []
-    logprobs: list[float] = []
+    chain_hash = None
     version_spans: list[WeightVersionSpan] = []
     link_spans: list[LinkSpan] = []
-    chain_hash = None
     for call in chain:
         chain_hash = chain_digest(chain_hash, call.token_ids_delta)
         if call.chain_hash != chain_hash:
             detail = call_fault(call.model_call_id, "chain_hash", call.chain_hash, show(chain_hash))
             raise Rejected(Code.CHAIN_HASH_MISMATCH, detail)
         carry_len = carry_length(call)
-        start = len(token_ids)
-        token_ids += call.token_ids_delta
-        token_mask += call.token_mask_delta
-        logprobs += call.generation_log_probs_delta
-        version_spans.append(WeightVersionSpan(call.model_call_id, start, len(token_ids), call.weight_version))
+        start = version_spans[-1].end if version_spans else 0
+        end = start + len(call.token_ids_delta)
+        version_spans.append(WeightVersionSpan(call.model_call_id, start, end, call.weight_version))
         link_spans.append(LinkSpan(call.model_call_id, carry_len, call.delta_len - carry_len))
+    token_ids = tuple(token for call in chain for token in call.token_ids_delta)
+    token_mask = tuple(mask for call in chain for mask in call.token_mask_delta)
     if 1.0 not in token_mask:
         raise Rejected(Code.EMPTY_TRAINING_ROW, fault("generated tokens", 0, "at least one"))
     last, whole = chain[-1], prefix_digest(token_ids)
@@ -234,9 +210,9 @@ def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
         raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, detail)
     return LinearizedRow(
         rollout_id=rollout_id,
-        token_ids=tuple(token_ids),
-        token_mask=tuple(token_mask),
-        logprobs=tuple(logprobs),
+        token_ids=token_ids,
+        token_mask=token_mask,
+        logprobs=tuple(value for call in chain for value in call.generation_log_probs_delta),
         prompt_len=link_spans[0].carry_len,
         model_call_ids=tuple(call.model_call_id for call in chain),
         weight_versions=tuple(call.weight_version for call in chain),

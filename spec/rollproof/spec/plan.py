@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from attrs import fields
+
 from rollproof.spec.constants import EXTRAS_DIGEST_VERSION
-from rollproof.spec.records import ReassemblerConfig, RouteAssemblyPlan, RouteSpan
-from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.records import CAPABILITY, ReassemblerConfig, RouteAssemblyPlan, RouteSpan
+from rollproof.spec.rejections import Code
 from rollproof.spec.values import (
     entry,
     expect,
@@ -23,6 +25,8 @@ from rollproof.spec.values import (
     first_repeated,
     is_identifier,
     is_length,
+    naming,
+    refusing,
     show,
 )
 
@@ -98,10 +102,8 @@ def placeholder_plan(config: ReassemblerConfig, cleanup_keys: Sequence[str]) -> 
 
 def check_plan(plan: RouteAssemblyPlan) -> None:
     """Raise ``Rejected(INVALID_ROUTE_PLAN)`` unless every field has its type and range, and all agree."""
-    try:
+    with refusing(Code.INVALID_ROUTE_PLAN):
         check_fields(plan)
-    except ValueError as error:
-        raise Rejected(Code.INVALID_ROUTE_PLAN, str(error)) from None
 
 
 def check_fields(plan: RouteAssemblyPlan) -> None:
@@ -114,10 +116,8 @@ def check_fields(plan: RouteAssemblyPlan) -> None:
     for key in plan.cleanup_staging_keys:
         expect(is_identifier(key), "cleanup_staging_keys", key, "non-empty strings")
     for index, span in enumerate(plan.spans):
-        try:
+        with naming(entry("span", index, [span.staging_key])):
             check_span(span)
-        except ValueError as error:
-            raise ValueError(f"{entry('span', index, [span.staging_key])}: {error}") from None
     cleanup, keys = plan.cleanup_staging_keys, [span.staging_key for span in plan.spans]
     for field, listed in (("cleanup_staging_keys", cleanup), ("spans", keys)):
         again = first_repeated(listed)
@@ -143,10 +143,8 @@ def check_boundaries(plan: RouteAssemblyPlan) -> None:
     """Check what schema 3 adds, span by span, once everything that schema 2 says holds (section 10)."""
     position, previous = 0, None
     for index, span in enumerate(plan.spans):
-        try:
+        with naming(entry("span", index, [span.staging_key])):
             check_boundary(span, position, previous)
-        except ValueError as error:
-            raise ValueError(f"{entry('span', index, [span.staging_key])}: {error}") from None
         position, previous = position + span.carry_len + span.generation_len, span
     schema = plan_schema(plan.spans)
     expect(plan.schema_version == schema, "schema_version", plan.schema_version, f"{schema}, by the plan's sidecars")
@@ -192,40 +190,23 @@ def check_span(span: RouteSpan) -> None:
 
 # ── JSON ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SPAN_FIELDS: Final = (
-    "staging_key",
-    "carry_len",
-    "generation_len",
-    "staged_route_len",
-    "extras_digest_version",
-    "extras_digest",
-)
-BOUNDARY_SPAN_FIELDS: Final = (*SPAN_FIELDS, "boundary_token_index", "repair_previous_token")
-"""The fields of a span in schema 3, all of them always there."""
-PLAN_FIELDS: Final = (
-    "schema_version",
-    "staging_partition",
-    "spans",
-    "cleanup_staging_keys",
-    "expected_token_length",
-)
+PLAN_FIELDS: Final = ("schema_version", "staging_partition", "spans", "cleanup_staging_keys", "expected_token_length")
 
 
 def encode_plan(plan: RouteAssemblyPlan) -> dict[str, object]:
     """Return the JSON object of a valid plan; ``Rejected(INVALID_ROUTE_PLAN)`` for another."""
     check_plan(plan)
-    return {
-        "schema_version": plan.schema_version,
-        "staging_partition": plan.staging_partition,
-        "spans": [{field: getattr(span, field) for field in span_fields(plan.schema_version)} for span in plan.spans],
-        "cleanup_staging_keys": list(plan.cleanup_staging_keys),
-        "expected_token_length": plan.expected_token_length,
-    }
+    names = span_fields(plan.schema_version)
+    value = {name: getattr(plan, name) for name in PLAN_FIELDS}
+    value["spans"] = [{name: getattr(span, name) for name in names} for span in plan.spans]
+    value["cleanup_staging_keys"] = list(plan.cleanup_staging_keys)
+    return value
 
 
 def span_fields(schema_version: int) -> tuple[str, ...]:
-    """Return the fields that spans have in a plan of this schema version."""
-    return BOUNDARY_SPAN_FIELDS if schema_version == BOUNDARY_PLAN_SCHEMA_VERSION else SPAN_FIELDS
+    """Return the fields that every span of a plan has: in schema 3 those of sidecars too."""
+    every = schema_version == BOUNDARY_PLAN_SCHEMA_VERSION
+    return tuple(field.name for field in fields(RouteSpan) if every or field.metadata != CAPABILITY)
 
 
 def encoded_plan_size(plan: RouteAssemblyPlan) -> int:
@@ -238,22 +219,18 @@ def decode_plan(value: Any) -> RouteAssemblyPlan:
 
     Raises ``Rejected(INVALID_ROUTE_PLAN)`` for every value that is not a valid plan, and nothing else.
     """
-    try:
+    with refusing(Code.INVALID_ROUTE_PLAN):
         if type(value) is dict and "schema_version" in value:
             check_schema_version(value["schema_version"])
-        fields = exact_fields(value, PLAN_FIELDS, "plan")
-        names = span_fields(fields["schema_version"])
-        spans = json_list(fields["spans"], "spans")
+        given = exact_fields(value, PLAN_FIELDS, "plan")
+        for name in ("spans", "cleanup_staging_keys"):
+            expect(type(given[name]) is list, name, given[name], "a list")
+        names = span_fields(given["schema_version"])
+        spans = tuple(read_span(span, index, names) for index, span in enumerate(given["spans"]))
         plan = RouteAssemblyPlan(
-            schema_version=fields["schema_version"],
-            staging_partition=fields["staging_partition"],
-            spans=tuple(read_span(span, index, names) for index, span in enumerate(spans)),
-            cleanup_staging_keys=tuple(json_list(fields["cleanup_staging_keys"], "cleanup_staging_keys")),
-            expected_token_length=fields["expected_token_length"],
+            **{**given, "spans": spans, "cleanup_staging_keys": tuple(given["cleanup_staging_keys"])}
         )
         check_fields(plan)
-    except ValueError as error:
-        raise Rejected(Code.INVALID_ROUTE_PLAN, str(error)) from None
     return plan
 
 
@@ -265,17 +242,9 @@ def read_span(value: Any, index: int, names: Sequence[str]) -> RouteSpan:
 
 def exact_fields(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     """Return a JSON object with exactly these fields."""
-    if type(value) is not dict:
-        raise ValueError(fault(what, value, "an object"))
+    expect(type(value) is dict, what, value, "an object")
     for name in names:
         expect(name in value, f"{what}: {name}", None, "a value; the field is missing")
     for name in value:
         expect(type(name) is str and name in names, f"{what}: field", name, f"one of {', '.join(names)}")
-    return value
-
-
-def json_list(value: Any, what: str) -> list[Any]:
-    """Return a JSON list; ``ValueError`` for anything else."""
-    if type(value) is not list:
-        raise ValueError(fault(what, value, "a list"))
     return value

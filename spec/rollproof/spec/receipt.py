@@ -11,15 +11,9 @@ from typing import Any, Final
 
 from attrs import NOTHING, fields, frozen
 
-from rollproof.spec.constants import (
-    CAPTURE_MODES,
-    DIGEST_VERSION,
-    EXTRAS_DIGEST_VERSION,
-    SCHEMA_VERSION,
-    TERMINAL_SELECTIONS,
-)
+from rollproof.spec.constants import CAPTURE_MODES, TERMINAL_SELECTIONS, VERSIONS
 from rollproof.spec.records import CallRecord, Receipt
-from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.rejections import Code
 from rollproof.spec.values import (
     ROLLOUT_ID,
     call_fault,
@@ -34,7 +28,9 @@ from rollproof.spec.values import (
     is_number,
     is_rollout_id,
     is_text,
+    naming,
     owned_key,
+    refusing,
 )
 
 
@@ -67,11 +63,7 @@ LENGTH: Final = Domain(is_length, "an integer in [0, 2**63)")
 NUMBER: Final = Domain(is_number, "a finite number")
 DIGEST: Final = Domain(is_digest, "64 lowercase hex characters")
 
-VERSION_RULES: Final[dict[str, Domain]] = {
-    "schema_version": exactly(SCHEMA_VERSION),
-    "digest_version": exactly(DIGEST_VERSION),
-    "extras_digest_version": exactly(EXTRAS_DIGEST_VERSION),
-}
+VERSION_RULES: Final = {name: exactly(version) for name, version in VERSIONS.items()}
 
 MANIFEST_FIELDS: Final[dict[str, Domain]] = {
     "model_call_id": IDENTIFIER,
@@ -124,10 +116,10 @@ def read_fields(value: object, rules: dict[str, Domain], defaults: dict[str, Any
     for name in value:
         expect(type(name) is str and name in rules, f"{what}: field", name, "a known field")
     for name, domain in rules.items():
-        if name not in value:
-            expect(name in defaults, f"{what}: {name}", None, f"{domain.expected}; the field is missing")
-        else:
+        if name in value:
             expect(domain.holds(value[name]), f"{what}: {name}", value[name], domain.expected)
+        else:
+            expect(name in defaults, f"{what}: {name}", None, f"{domain.expected}; the field is missing")
     return {name: value.get(name, defaults.get(name)) for name in rules}
 
 
@@ -139,10 +131,8 @@ def parse_call_record(value: object, index: int) -> CallRecord:
     if found["admitted_at"] is not None:
         found["admitted_at"] = float(found["admitted_at"])
     record = CallRecord(**found)
-    try:
+    with naming(where):
         check_position(record)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     return record
 
 
@@ -151,15 +141,13 @@ def parse_receipt(value: Any) -> Receipt:
 
     Raises ``Rejected(INVALID_RECEIPT)`` for every value that is not one, and nothing else.
     """
-    try:
+    with refusing(Code.INVALID_RECEIPT):
         found = read_fields(value, RECEIPT_FIELDS, RECEIPT_DEFAULTS, "receipt")
         found["manifest"] = tuple(parse_call_record(row, index) for index, row in enumerate(found["manifest"]))
         if found["reward"] is not None:
             found["reward"] = float(found["reward"])
         receipt = Receipt(**found)
         check_agreement(receipt)
-    except ValueError as error:
-        raise Rejected(Code.INVALID_RECEIPT, str(error)) from None
     return receipt
 
 

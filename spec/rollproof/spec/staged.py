@@ -26,13 +26,11 @@ from rollproof.spec.constants import (
     SCALAR_COLUMNS,
     TOKEN_COLUMNS,
     TOPK_COLUMNS,
-    TOPK_IDS,
-    TOPK_LOGPROBS,
 )
 from rollproof.spec.records import StagedCall
-from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.rejections import Code
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import check_call, expect, fault, owned_key
+from rollproof.spec.values import check_call, expect, fault, owned_key, refusing
 
 Row: TypeAlias = Mapping[str, Tensor]
 """One staged row: column name to a tensor of batch size 1, as section 9 lays it out."""
@@ -72,60 +70,38 @@ def decode_row(row: Row, *, media: bool = False, vocab_size: int | None = None, 
 
     Raises ``Rejected(INVALID_STAGING_ROW)``, and nothing else.
     """
-    try:
+    with refusing(Code.INVALID_STAGING_ROW):
         scalars = {name: scalar(row, name) for name in SCALAR_COLUMNS}
-        expect(scalars["capture_mode"] in (0, 1), "capture_mode", scalars["capture_mode"], "0 or 1")
-        delta_len = scalars["delta_len"]
+        mode, encoding, routed_len = map(scalars.pop, ("capture_mode", "routed_experts_encoding", "routed_len"))
+        expect(mode in (0, 1), "capture_mode", mode, "0 or 1")
         call = StagedCall(
             rollout_id=utf8(row, "rollout_id_utf8"),
             model_call_id=utf8(row, "model_call_id_utf8"),
             parent_call_id=optional_parent(row),
-            mode=CAPTURE_MODES[scalars["capture_mode"]],
-            prev_len=scalars["prev_len"],
-            delta_len=delta_len,
-            cum_len=scalars["cum_len"],
-            weight_version=scalars["weight_version"],
-            token_ids_delta=vector(row, "token_ids_delta", delta_len),
-            token_mask_delta=vector(row, "token_mask_delta", delta_len),
-            generation_log_probs_delta=vector(row, "generation_logprobs_delta", delta_len),
+            mode=CAPTURE_MODES[mode],
+            token_ids_delta=vector(row, "token_ids_delta", scalars["delta_len"]),
+            token_mask_delta=vector(row, "token_mask_delta", scalars["delta_len"]),
+            generation_log_probs_delta=vector(row, "generation_logprobs_delta", scalars["delta_len"]),
             digest=digest(row, "digest"),
             extras_digest=digest(row, "extras_digest"),
             chain_hash=present_digest(row, "chain_hash"),
             cumulative_hash=present_digest(row, "cumulative_hash"),
-            schema_version=scalars["schema_version"],
-            digest_version=scalars["digest_version"],
-            extras_digest_version=scalars["extras_digest_version"],
+            **scalars,
         )
         metadata = raw_bytes(row, "extras_metadata_json")
         present, has_frames = media_flags(row, metadata) if media else (False, False)
-        sampled = {name: column(row, name, dtype) for name, dtype in TOPK_COLUMNS.items()} if topk else {}
+        sampled = [column(row, name, dtype) if topk else None for name, dtype in TOPK_COLUMNS.items()]
         check_call(call)
         if vocab_size is not None:
-            check_vocabulary(call, vocab_size)
-        encoding, routed_len = scalars["routed_experts_encoding"], scalars["routed_len"]
+            for index, token in enumerate(call.token_ids_delta):
+                expected = f"an id below the vocabulary size {vocab_size}"
+                expect(token < vocab_size, f"token_ids_delta[{index}]", token, expected)
         expect(encoding in ROUTE_ENCODINGS, "routed_experts_encoding", encoding, "0, 1, 2 or 3")
         expect(routed_len >= 0, "routed_len", routed_len, "a length")
         expect((encoding == ROUTE_ENCODING_NONE) == (routed_len == 0), "routed_len", routed_len, "0 iff no encoding")
         expect(present or not has_frames, "media_has_frames", has_frames, "False for a row without media")
-    except ValueError as error:
-        raise Rejected(Code.INVALID_STAGING_ROW, str(error)) from None
-    return StagedRow(
-        call,
-        metadata,
-        encoding,
-        routed_len,
-        present,
-        has_frames,
-        row.get(ROUTED_EXPERTS),
-        topk_ids=sampled.get(TOPK_IDS),
-        topk_logprobs=sampled.get(TOPK_LOGPROBS),
-    )
-
-
-def check_vocabulary(call: StagedCall, vocab_size: int) -> None:
-    """Check that every token id is one of the vocabulary's. Raises ``ValueError``."""
-    for index, token in enumerate(call.token_ids_delta):
-        expect(token < vocab_size, f"token_ids_delta[{index}]", token, f"an id below the vocabulary size {vocab_size}")
+    routes = row.get(ROUTED_EXPERTS)
+    return StagedRow(call, metadata, encoding, routed_len, present, has_frames, routes, None, *sampled)
 
 
 # ── one column at a time; each raises ``ValueError`` ────────────────────────────────────────────────────────────────
@@ -139,18 +115,16 @@ def column(row: Row, name: str, dtype: str) -> Tensor:
     return row[name]
 
 
-def scalar(row: Row, name: str) -> int:
-    """Read an int64 column of one element; some backends add a dimension to it."""
-    found = column(row, name, "int64")
+def scalar(row: Row, name: str, dtype: str = "int64") -> int:
+    """Read a column of one element; some backends add a dimension to it."""
+    found = column(row, name, dtype)
     expect(found.shape in ((1,), (1, 1)), name, list(found.shape), "one element")
     return int(found.values()[0])
 
 
 def flag(row: Row, name: str) -> bool:
     """Read a bool column of one element."""
-    found = column(row, name, "bool")
-    expect(found.shape in ((1,), (1, 1)), name, list(found.shape), "one element")
-    return bool(found.values()[0])
+    return bool(scalar(row, name, "bool"))
 
 
 def vector(row: Row, name: str, delta_len: int) -> tuple[Any, ...]:
@@ -218,6 +192,11 @@ def metadata_json(extras: Mapping[str, Any] | None, *columns: str) -> bytes:
     return json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
+def byte_column(value: bytes) -> Tensor:
+    """Return a column of bytes, ``[1, n]``."""
+    return Tensor("uint8", (1, len(value)), value)
+
+
 def encode_row(
     call: StagedCall,
     extras: Mapping[str, Any] | None = None,
@@ -234,41 +213,33 @@ def encode_row(
     partition other than ``media_metadata_digest``, which is computed.
     """
     metadata = metadata_json(extras) if boundary is None else metadata_json(extras, ROUTE_BOUNDARY)
-
-    def text_column(value: bytes) -> Tensor:
-        return Tensor("uint8", (1, len(value)), value)
-
-    row = {
-        "token_ids_delta": Tensor.of("int64", call.token_ids_delta, (1, len(call.token_ids_delta))),
-        "token_mask_delta": Tensor.of("float32", call.token_mask_delta, (1, len(call.token_mask_delta))),
-        "generation_logprobs_delta": Tensor.of(
-            "float32", call.generation_log_probs_delta, (1, len(call.generation_log_probs_delta))
-        ),
-        "rollout_id_utf8": text_column(call.rollout_id.encode()),
-        "model_call_id_utf8": text_column(call.model_call_id.encode()),
-        "parent_call_id_utf8": text_column((call.parent_call_id or "\x00").encode()),
-        "extras_metadata_json": text_column(metadata),
-        "parent_call_id_present": Tensor.of("bool", [call.parent_call_id is not None]),
-        "chain_hash_present": Tensor.of("bool", [True]),
-        "cumulative_hash_present": Tensor.of("bool", [True]),
-        "digest_bytes": text_column(bytes.fromhex(call.digest)),
-        "extras_digest_bytes": text_column(bytes.fromhex(call.extras_digest)),
-        "chain_hash_bytes": text_column(bytes.fromhex(call.chain_hash)),
-        "cumulative_hash_bytes": text_column(bytes.fromhex(call.cumulative_hash)),
-        "capture_mode": Tensor.of("int64", [CAPTURE_MODES.index(call.mode)]),
-        "routed_experts_encoding": Tensor.of("int64", [routed_experts_encoding]),
-        "routed_len": Tensor.of("int64", [0 if routes is None else routes.shape[1]]),
+    tokens = (call.token_ids_delta, call.token_mask_delta, call.generation_log_probs_delta)
+    texts = {
+        "rollout_id_utf8": call.rollout_id.encode(),
+        "model_call_id_utf8": call.model_call_id.encode(),
+        "parent_call_id_utf8": (call.parent_call_id or "").encode() or ABSENT_PARENT,
+        "extras_metadata_json": metadata,
     }
-    for name in SCALAR_COLUMNS:
-        if name not in row:
-            row[name] = Tensor.of("int64", [getattr(call, name)])
+    digests = ("digest", "extras_digest", "chain_hash", "cumulative_hash")
+    scalars = {
+        "capture_mode": CAPTURE_MODES.index(call.mode),
+        "routed_experts_encoding": routed_experts_encoding,
+        "routed_len": 0 if routes is None else routes.shape[1],
+    }
+    scalars |= {name: getattr(call, name) for name in SCALAR_COLUMNS if name not in scalars}
+    columns = zip(TOKEN_COLUMNS.items(), tokens, strict=True)
+    row = {name: Tensor.of(dtype, values, (1, len(values))) for (name, dtype), values in columns}
+    row |= {name: byte_column(value) for name, value in texts.items()}
+    row["parent_call_id_present"] = Tensor.of("bool", [call.parent_call_id is not None])
+    row |= {name: Tensor.of("bool", [True]) for name in ("chain_hash_present", "cumulative_hash_present")}
+    row |= {f"{name}_bytes": byte_column(bytes.fromhex(getattr(call, name))) for name in digests}
+    row |= {name: Tensor.of("int64", [value]) for name, value in scalars.items()}
     if routes is not None:
         row[ROUTED_EXPERTS] = routes
     if boundary is not None:
         row[ROUTE_BOUNDARY] = boundary
     if media is not None:
-        row.update(media)
-        row["media_metadata_digest"] = text_column(hashlib.sha256(metadata).digest())
+        row |= {**media, "media_metadata_digest": byte_column(hashlib.sha256(metadata).digest())}
     return row
 
 

@@ -1,25 +1,19 @@
 """The domains of section 1 and the rules of section 3 that relate a call's fields to each other.
 
-Each function raises ``ValueError`` with the field, the value and what was expected; callers turn that into the
-rejection of their own stage.
+Each check raises ``ValueError`` with the field, the value and what was expected; with ``refusing``, callers turn that
+into the rejection of their own stage.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from rollproof.spec.constants import (
-    CAPTURE_MODES,
-    DIGEST_VERSION,
-    EXTRAS_DIGEST_VERSION,
-    INT63_LIMIT,
-    MODE_TEXT,
-    RESERVED_ROLLOUT_ID,
-    SCHEMA_VERSION,
-)
+from rollproof.spec.constants import INT63_LIMIT, MODE_TEXT, MODE_TOKEN_IN, RESERVED_ROLLOUT_ID, VERSIONS
 from rollproof.spec.records import CallRecord, StagedCall
+from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.tensor import is_float32, is_plus_zero
 
 
@@ -103,27 +97,17 @@ def is_length(value: object) -> bool:
     return type(value) is int and 0 <= value < INT63_LIMIT
 
 
-def is_number(value: object) -> bool:
+def is_number(value: Any) -> bool:
     """Return whether ``value`` is an int or float, not a bool, that is finite as a float64."""
-    if type(value) is float:
-        return math.isfinite(value)
-    if type(value) is not int:
-        return False
     try:
-        float(value)
+        return type(value) in (int, float) and math.isfinite(value)
     except OverflowError:
         return False
-    return True
 
 
 def is_digest(value: object) -> bool:
     """Return whether ``value`` is 64 lowercase hex characters."""
     return type(value) is str and len(value) == 64 and set(value) <= set("0123456789abcdef")
-
-
-def is_mask(value: object) -> bool:
-    """Return whether ``value`` has the bits of +0.0 or of 1.0 (decision D2)."""
-    return type(value) is float and (value == 1.0 or is_plus_zero(value))
 
 
 def owned_key(rollout_id: str, model_call_id: str) -> str:
@@ -135,6 +119,24 @@ def expect(holds: bool, field: str, value: Any, expected: str) -> None:
     """Raise ``ValueError`` naming ``field``, ``value`` and what was expected, unless the rule holds."""
     if not holds:
         raise ValueError(fault(field, value, expected))
+
+
+@contextmanager
+def refusing(code: Code, *, where: str = "", subject: str = "") -> Iterator[None]:
+    """Turn a ``ValueError`` into a rejection with this code, and put ``where`` in front of its text."""
+    try:
+        yield
+    except ValueError as error:
+        raise Rejected(code, f"{where}: {error}" if where else str(error), subject=subject) from None
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Put ``where`` in front of the text of a ``ValueError``."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def expect_length(field: str, value: Any) -> None:
@@ -149,11 +151,7 @@ def expect_digest(field: str, value: Any) -> None:
 
 def check_versions(record: Any) -> None:
     """Check that the three version numbers are exactly the supported ones."""
-    for field, supported in (
-        ("schema_version", SCHEMA_VERSION),
-        ("digest_version", DIGEST_VERSION),
-        ("extras_digest_version", EXTRAS_DIGEST_VERSION),
-    ):
+    for field, supported in VERSIONS.items():
         value = getattr(record, field)
         expect(type(value) is int and value == supported, field, value, str(supported))
 
@@ -165,8 +163,8 @@ def check_position(record: CallRecord | StagedCall) -> None:
     expect(root or is_identifier(record.parent_call_id), "parent_call_id", record.parent_call_id, "null or an id")
     for field in ("prev_len", "delta_len", "cum_len", "weight_version"):
         expect_length(field, getattr(record, field))
-    expect(record.mode in CAPTURE_MODES, "mode", record.mode, "text or token_in")
-    expect((record.mode == MODE_TEXT) == root, "mode", record.mode, "text for a root, token_in for a child")
+    mode = MODE_TEXT if root else MODE_TOKEN_IN
+    expect(record.mode == mode, "mode", record.mode, f"{mode}: text for a root, token_in for a child")
     expect((record.prev_len == 0) == root, "prev_len", record.prev_len, "0 for a root, more for a child")
     expect(record.delta_len >= 1, "delta_len", record.delta_len, "at least one token")
     expect(record.cum_len == record.prev_len + record.delta_len, "cum_len", record.cum_len, "prev_len + delta_len")
@@ -182,7 +180,12 @@ def check_call(call: StagedCall) -> None:
     expect(lengths == [call.delta_len] * 3, "token columns", lengths, f"three columns of delta_len {call.delta_len}")
     for index, (token, mask, log_prob) in enumerate(zip(*columns, strict=True)):
         expect_length(f"token_ids_delta[{index}]", token)
-        expect(is_mask(mask), f"token_mask_delta[{index}]", mask, "0.0 or 1.0")
+        expect(
+            type(mask) is float and (mask == 1.0 or is_plus_zero(mask)),
+            f"token_mask_delta[{index}]",
+            mask,
+            "0.0 or 1.0",
+        )
         where = f"generation_log_probs_delta[{index}]"
         expect(is_float32(log_prob), where, log_prob, "a finite float32")
         expect(mask == 1.0 or is_plus_zero(log_prob), where, log_prob, "0.0 on a carry token")
