@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from attrs import frozen
 
+from rollproof.spec.assembly import TokenRoutes, token_routes
 from rollproof.spec.constants import ROUTE_SENTINEL
 from rollproof.spec.outcomes import RolloutOutcome
 from rollproof.spec.records import LinearizedRow, ReassemblerConfig
@@ -184,14 +185,10 @@ def extended_roots(outcome: RolloutOutcome) -> int:
     return sum(record.model_call_id in parents for record in roots)
 
 
-def ids_per_token(outcome: RolloutOutcome) -> list[tuple[int | float | bool, ...]]:
+def ids_per_token(outcome: RolloutOutcome) -> list[TokenRoutes]:
     """Return per token of the row its expert ids over all layers; nothing where the row has no routes."""
     routed = outcome.rollout.routed_experts
-    if routed is None:
-        return []
-    width = routed.shape[1] * routed.shape[2]
-    ids = routed.values()
-    return [ids[start : start + width] for start in range(0, len(ids), width)]
+    return [] if routed is None else token_routes(routed)
 
 
 def longest_route_run(outcome: RolloutOutcome) -> tuple[int, int]:

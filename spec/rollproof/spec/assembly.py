@@ -7,7 +7,7 @@ one and never narrowed. Where nothing was captured the result is the sentinel, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from rollproof.spec.constants import AS_STAGED, ROUTE_SENTINEL, ROUTED_EXPERTS, UNREPAIRED_SENTINEL
@@ -19,7 +19,7 @@ from rollproof.spec.records import RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.route_boundary import check_announced, check_sidecar, repairs, unrepaired_positions
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import fault, show
+from rollproof.spec.values import expect, fault, refusing, show
 
 PUBLISHED_DTYPE: Final = "int16"
 
@@ -63,7 +63,7 @@ def execute(
         check_ids(fragment.routes, span.staging_key, num_experts, allow_repeated_experts)
         if fragment.boundary is not None:
             check_ids(fragment.boundary, span.staging_key, num_experts, allow_repeated_experts)
-        row += list(token_routes(fragment.routes))[use.first : use.first + use.rows]
+        row += token_routes(fragment.routes)[use.first : use.first + use.rows]
         if fragment.boundary is not None and repairs(span):
             write_sidecar(row, position, fragment.boundary)
     if plan.spans and len(row) != canonical_len:
@@ -82,7 +82,7 @@ def execute(
 
 def write_sidecar(row: list[TokenRoutes | None], position: int, sidecar: Tensor) -> None:
     """Put a sidecar in the place of the route before ``position``, an all-sentinel one too (section 10)."""
-    row[position - 1] = next(token_routes(sidecar))
+    row[position - 1] = token_routes(sidecar)[0]
 
 
 def missing_fragment(span: RouteSpan) -> str:
@@ -96,16 +96,9 @@ def all_sentinel(length: int, dims: Dims) -> Tensor:
     return Tensor.of(PUBLISHED_DTYPE, [ROUTE_SENTINEL] * (length * layers * experts), (length, layers, experts))
 
 
-def token_routes(routes: Tensor) -> Iterator[TokenRoutes]:
-    """Yield, token by token, the ids of all its layers."""
-    ids, width = routes.values(), routes.shape[1] * routes.shape[2]
-    return (ids[start : start + width] for start in range(0, len(ids), width))
-
-
-def vectors(routes: Tensor) -> Iterator[TokenRoutes]:
-    """Yield, token by token and layer by layer, the ``K`` ids that the router chose."""
-    ids, width = routes.values(), routes.shape[2]
-    return (ids[start : start + width] for start in range(0, len(ids), width))
+def token_routes(routes: Tensor) -> list[TokenRoutes]:
+    """Return, token by token, the ids of all its layers."""
+    return routes.rows(routes.shape[1] * routes.shape[2])
 
 
 # ── integrity ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,11 +110,9 @@ def check_integrity(fragment: RouteFragment, span: RouteSpan) -> None:
     Neither the staged length nor the encoding is covered by a digest. A wrong encoding rebuilds other extras, and a
     wrong length is caught by the shape.
     """
-    try:
+    with refusing(Code.FRAGMENT_INTEGRITY, where=span.staging_key):
         check_announced(fragment)
         committed_extras(span.extras_digest, fragment.extras_metadata_json, fragment)
-    except ValueError as error:
-        raise Rejected(Code.FRAGMENT_INTEGRITY, f"{span.staging_key}: {error}") from None
 
 
 # ── shape and ids ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,17 +138,15 @@ def check_ids(routes: Tensor, key: str, num_experts: int | None, allow_repeated_
     The three rules are checked one after the other, each over all of the routes.
     """
     limit = INT16_MAX + 1 if num_experts is None else min(num_experts, INT16_MAX + 1)
-    for expert in routes.values():
-        if expert != ROUTE_SENTINEL and not 0 <= expert < limit:
-            expected = f"-1, or an id below {limit}"
-            raise Rejected(Code.FRAGMENT_VALUE_RANGE, f"{key}: {fault('expert id', expert, expected)}")
-    for vector in vectors(routes):
-        if ROUTE_SENTINEL in vector and set(vector) != {ROUTE_SENTINEL}:
-            expected = "only -1, or none"
-            raise Rejected(Code.FRAGMENT_PARTIAL_SENTINEL, f"{key}: {fault('experts of a layer', vector, expected)}")
-    if allow_repeated_experts:
-        return
-    for vector in vectors(routes):
-        if ROUTE_SENTINEL not in vector and len(set(vector)) != len(vector):
-            expected = "distinct ids"
-            raise Rejected(Code.FRAGMENT_DUPLICATE_EXPERT, f"{key}: {fault('experts of a layer', vector, expected)}")
+    expected, vectors = f"-1, or an id below {limit}", routes.rows(routes.shape[2])
+    with refusing(Code.FRAGMENT_VALUE_RANGE, where=key):
+        for expert in routes.values():
+            expect(expert == ROUTE_SENTINEL or 0 <= expert < limit, "expert id", expert, expected)
+    with refusing(Code.FRAGMENT_PARTIAL_SENTINEL, where=key):
+        for vector in vectors:
+            whole = ROUTE_SENTINEL not in vector or set(vector) == {ROUTE_SENTINEL}
+            expect(whole, "experts of a layer", vector, "only -1, or none")
+    with refusing(Code.FRAGMENT_DUPLICATE_EXPERT, where=key):
+        for vector in () if allow_repeated_experts else vectors:
+            distinct = ROUTE_SENTINEL in vector or len(set(vector)) == len(vector)
+            expect(distinct, "experts of a layer", vector, "distinct ids")

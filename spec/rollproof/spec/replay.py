@@ -18,7 +18,8 @@ from rollproof.spec.extras import RouteFragment
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.plan import SpanMode, decode_plan, span_mode
 from rollproof.spec.rejections import Rejected
-from rollproof.spec.routes import only_batch, sidecar_keys
+from rollproof.spec.route_boundary import sidecar_keys
+from rollproof.spec.routes import only_batch
 from rollproof.spec.staged import Row, raw_bytes, scalar
 from rollproof.spec.tensor import Tensor
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rollproof.spec.constants import (
+    BOUNDARY_REQUIRED,
     ROUTE_BOUNDARY,
     ROUTE_BOUNDARY_FIELDS,
     ROUTE_BOUNDARY_INDEX,
@@ -30,8 +31,9 @@ from rollproof.spec.envelope import INT16_MAX, ROUTE_RANK, decode_routes
 from rollproof.spec.extras import METADATA, RouteFragment, read_metadata
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.plan import SpanMode, span_mode
-from rollproof.spec.records import RouteAssemblyPlan, RouteSpan
+from rollproof.spec.records import ReassemblerConfig, RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.staged import StagedRow
 from rollproof.spec.tensor import Tensor
 from rollproof.spec.values import expect, fault, is_length
 
@@ -78,6 +80,34 @@ def unsupported_field(metadata: bytes) -> str | None:
     return next((field for field in FOREIGN_FIELDS if field in extras), None)
 
 
+def boundary_indices(config: ReassemblerConfig, chain: Sequence[StagedRow]) -> list[int | None]:
+    """Return per call of a chain where the token is that its sidecar is about (section 10), None without a sidecar.
+
+    Where boundaries are not repaired, no call may announce one. Raises ``Rejected``; each check covers the whole chain.
+    """
+    repaired = config.route_boundary is not None
+    for staged in chain:
+        field = (
+            unsupported_field(staged.extras_metadata_json) if repaired else announced_field(staged.extras_metadata_json)
+        )
+        if field is not None:
+            expected = "a boundary of section 10" if repaired else "no route boundary"
+            detail = fault("extras", field, expected)
+            raise Rejected(Code.UNSUPPORTED_ROUTE_BOUNDARY, detail, subject=staged.call.model_call_id)
+    indices = [boundary_index(staged.extras_metadata_json) if repaired else None for staged in chain]
+    if config.route_boundary == BOUNDARY_REQUIRED:
+        for parent, child, index in zip(chain, chain[1:], indices[1:], strict=False):
+            if parent.routed_len and index is None:
+                detail = fault(ROUTE_BOUNDARY, None, "the route of its parent's last token")
+                raise Rejected(Code.MISSING_ROUTE_BOUNDARY, detail, subject=child.call.model_call_id)
+    return indices
+
+
+def announced_field(metadata: bytes) -> str | None:
+    """Return the first field by which staged extras announce a boundary route (decision D21), or None."""
+    return next((field for field in ROUTE_BOUNDARY_FIELDS if field in readable(metadata)), None)
+
+
 def boundary_index(metadata: bytes) -> int | None:
     """Return the index in staged extras; None where they have none, or cannot be read."""
     index: int | None = readable(metadata).get(ROUTE_BOUNDARY_INDEX)
@@ -115,6 +145,12 @@ def check_sidecar(fragment: RouteFragment, span: RouteSpan, dims: Dims) -> None:
     if fragment.boundary is not None and fragment.boundary.shape != (1, *dims):
         expected = fault(ROUTE_BOUNDARY, fragment.boundary.shape, f"[1, {dims[0]}, {dims[1]}]")
         raise Rejected(Code.FRAGMENT_BOUNDARY, f"{where}: {expected}")
+
+
+def sidecar_keys(plan: RouteAssemblyPlan) -> list[str]:
+    """Return the staged rows whose sidecar executing a plan needs, root first."""
+    used = (span for span in plan.spans if span_mode(span) is not SpanMode.SENTINEL)
+    return [span.staging_key for span in used if span.boundary_token_index is not None]
 
 
 def repairs(span: RouteSpan) -> bool:

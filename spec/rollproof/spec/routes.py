@@ -15,9 +15,7 @@ from attrs import evolve
 from rollproof.spec.assembly import all_sentinel, execute, missing_fragment
 from rollproof.spec.constants import (
     AS_STAGED,
-    BOUNDARY_REQUIRED,
     ROUTE_BOUNDARY,
-    ROUTE_BOUNDARY_FIELDS,
     ROUTE_ENCODING_ATTACHMENT,
     ROUTE_ENCODING_ENVELOPE,
     ROUTE_ENCODING_LIST,
@@ -25,16 +23,16 @@ from rollproof.spec.constants import (
     ROUTED_EXPERTS,
 )
 from rollproof.spec.envelope import decode_routes
-from rollproof.spec.extras import RouteFragment, committed_extras, read_metadata
+from rollproof.spec.extras import RouteFragment, committed_extras
 from rollproof.spec.outcomes import Dims
 from rollproof.spec.plan import SpanMode, check_plan, has_routes, plan_schema, span_mode
 from rollproof.spec.plane import DataPlane
 from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig, RouteAssemblyPlan, RouteSpan
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.route_boundary import boundary_index, unsupported_field
+from rollproof.spec.route_boundary import boundary_indices, sidecar_keys
 from rollproof.spec.staged import StagedRow
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import fault, first_repeated
+from rollproof.spec.values import fault, first_repeated, refusing
 
 # ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -107,39 +105,6 @@ def rollout_plan(
     return plan
 
 
-def boundary_indices(config: ReassemblerConfig, chain: Sequence[StagedRow]) -> list[int | None]:
-    """Return per call of a chain where the token is that its sidecar is about (section 10), None without a sidecar.
-
-    Where boundaries are not repaired, no call may announce one. Raises ``Rejected``; each check covers the whole chain.
-    """
-    repaired = config.route_boundary is not None
-    for staged in chain:
-        field = unsupported_field(staged.extras_metadata_json) if repaired else boundary_field(staged)
-        if field is not None:
-            expected = "a boundary of section 10" if repaired else "no route boundary"
-            detail = fault("extras", field, expected)
-            raise Rejected(Code.UNSUPPORTED_ROUTE_BOUNDARY, detail, subject=staged.call.model_call_id)
-    indices = [boundary_index(staged.extras_metadata_json) if repaired else None for staged in chain]
-    if config.route_boundary == BOUNDARY_REQUIRED:
-        for parent, child, index in zip(chain, chain[1:], indices[1:], strict=False):
-            if parent.routed_len and index is None:
-                detail = fault(ROUTE_BOUNDARY, None, "the route of its parent's last token")
-                raise Rejected(Code.MISSING_ROUTE_BOUNDARY, detail, subject=child.call.model_call_id)
-    return indices
-
-
-def boundary_field(staged: StagedRow) -> str | None:
-    """Return the first field by which the row's extras announce a boundary route (decision D21), or None.
-
-    Unreadable extras announce none; they fail as ``fragment_integrity``.
-    """
-    try:
-        extras = read_metadata(staged.extras_metadata_json) or {}
-    except ValueError:
-        return None
-    return next((field for field in ROUTE_BOUNDARY_FIELDS if field in extras), None)
-
-
 def check_link_spans(row: LinearizedRow, chain: Sequence[StagedRow]) -> None:
     """Check that the row's link spans are its chain's, which section 4 guarantees and plans rely on."""
     linked = [link.model_call_id for link in row.link_spans]
@@ -170,15 +135,8 @@ def check_routeless(staged: StagedRow) -> None:
 
     ``routed_len`` is not covered by a digest: a forged 0 would silently turn real routes into sentinels.
     """
-    try:
+    with refusing(Code.ROUTE_ASSEMBLY, where=staged.key, subject=Code.FRAGMENT_INTEGRITY.code):
         committed_extras(staged.call.extras_digest, staged.extras_metadata_json)
-    except ValueError as error:
-        raise assembly_failure(Rejected(Code.FRAGMENT_INTEGRITY, f"{staged.key}: {error}")) from None
-
-
-def assembly_failure(rejected: Rejected) -> Rejected:
-    """Return a failed assembly as the rejection of its rollout."""
-    return Rejected(Code.ROUTE_ASSEMBLY, rejected.detail, subject=rejected.code.code)
 
 
 def with_sidecars(
@@ -192,15 +150,9 @@ def with_sidecars(
     try:
         rows = plane.get(config.staging_partition, keys, (ROUTE_BOUNDARY,)) if keys else []
     except Rejected as rejected:
-        raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, rejected.detail)) from None
+        raise Rejected(Code.ROUTE_ASSEMBLY, rejected.detail, subject=Code.MISSING_FRAGMENT.code) from None
     found = {key: row.get(ROUTE_BOUNDARY) for key, row in zip(keys, rows, strict=True)}
     return [evolve(staged, boundary=found.get(staged.key)) for staged in chain]
-
-
-def sidecar_keys(plan: RouteAssemblyPlan) -> list[str]:
-    """Return the staged rows whose sidecar executing a plan needs, root first."""
-    used = (span for span in plan.spans if span_mode(span) is not SpanMode.SENTINEL)
-    return [span.staging_key for span in used if span.boundary_token_index is not None]
 
 
 def assemble_directly(
@@ -216,14 +168,14 @@ def assemble_directly(
         return None
     found = {staged.key: fragment_of(staged) for staged in chain}
     fragments = {key: fragment for key, fragment in found.items() if fragment is not None}
-    for span in plan.spans:
-        if span_mode(span) is not SpanMode.SENTINEL and span.staging_key not in fragments:
-            raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, missing_fragment(span)))
-    for key in sidecar_keys(plan):
-        if fragments[key].boundary is None:
-            detail = f"{key}: {fault(ROUTE_BOUNDARY, None, 'the route of one token')}"
-            raise assembly_failure(Rejected(Code.MISSING_FRAGMENT, detail))
     try:
+        for span in plan.spans:
+            if span_mode(span) is not SpanMode.SENTINEL and span.staging_key not in fragments:
+                raise Rejected(Code.MISSING_FRAGMENT, missing_fragment(span))
+        for key in sidecar_keys(plan):
+            if fragments[key].boundary is None:
+                detail = f"{key}: {fault(ROUTE_BOUNDARY, None, 'the route of one token')}"
+                raise Rejected(Code.MISSING_FRAGMENT, detail)
         return execute(
             plan,
             fragments,
@@ -234,7 +186,7 @@ def assemble_directly(
             route_boundary=config.route_boundary or AS_STAGED,
         )
     except Rejected as rejected:
-        raise assembly_failure(rejected) from None
+        raise Rejected(Code.ROUTE_ASSEMBLY, rejected.detail, subject=rejected.code.code) from None
 
 
 def fragment_of(staged: StagedRow) -> RouteFragment | None:

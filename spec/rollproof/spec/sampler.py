@@ -76,8 +76,7 @@ def candidates(staged: StagedRow, name: str, shape: tuple[int, ...]) -> list[tup
         expected = f"{list(shape)}, by the call's generated tokens"
         detail = fault(name, list(column.shape), expected)
         raise Rejected(Code.TOPK_LENGTH_MISMATCH, detail, subject=staged.call.model_call_id)
-    values, width = column.values(), shape[2]
-    return [values[start : start + width] for start in range(0, len(values), width)]
+    return column.rows(shape[2])
 
 
 def check_candidates(

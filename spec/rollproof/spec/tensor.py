@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from attrs import field, frozen
 
@@ -95,6 +95,11 @@ class Tensor:
     def values(self) -> tuple[int | float | bool, ...]:
         """Return the elements in row-major order, as Python numbers."""
         return struct.unpack(f"<{self.count}{_STRUCT_CODES[self.dtype]}", self.data)
+
+    def rows(self, width: int) -> list[tuple[Any, ...]]:
+        """Return the elements in row-major order, ``width`` of them at a time."""
+        values = self.values()
+        return [values[start : start + width] for start in range(0, len(values), width)]
 
 
 def is_float32(value: object) -> bool:
