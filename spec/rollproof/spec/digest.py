@@ -12,13 +12,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rollproof.spec.constants import (
-    EXTRAS_DIGEST_VERSION,
-    MAX_EXTRAS_DEPTH,
-    UINT64_LIMIT,
-)
+from rollproof.spec.constants import EXTRAS_DIGEST_VERSION, MAX_EXTRAS_DEPTH, UINT64_LIMIT
 from rollproof.spec.records import StagedCall
-from rollproof.spec.values import check_call, expect, fault, is_digest, is_text
+from rollproof.spec.values import check_call, expect, expect_digest, is_text
 
 PREFIX_DOMAIN: Final = b"nemo-gym-staging-prefix-v2"
 CHAIN_DOMAIN: Final = b"nemo-gym-staging-chain-v1"
@@ -28,8 +24,7 @@ CALL_DOMAIN: Final = b"nemo-gym-staging-call-v2"
 
 def u64(value: int) -> bytes:
     """Encode an unsigned 64-bit integer."""
-    if type(value) is not int or not 0 <= value < UINT64_LIMIT:
-        raise ValueError(fault("u64", value, "an integer in [0, 2**64)"))
+    expect(type(value) is int and 0 <= value < UINT64_LIMIT, "u64", value, "an integer in [0, 2**64)")
     return value.to_bytes(8, "big")
 
 
@@ -40,12 +35,8 @@ def sized(value: bytes) -> bytes:
 
 def text(value: str) -> bytes:
     """Encode UTF-8 bytes after their length. A lone surrogate has no UTF-8."""
-    if type(value) is not str:
-        raise ValueError(fault("string", value, "a string"))
-    try:
-        return sized(value.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise ValueError(fault("string", value, "valid UTF-8")) from None
+    expect(is_text(value), "string", value, "a string in valid UTF-8")
+    return sized(value.encode("utf-8"))
 
 
 def tokens(ids: Sequence[int]) -> bytes:
@@ -60,8 +51,7 @@ def float32s(values: Sequence[float]) -> bytes:
 
 def hash_bytes(hex_digest: str) -> bytes:
     """Return the 32 raw bytes of a digest written in hex."""
-    if not is_digest(hex_digest):
-        raise ValueError(fault("digest", hex_digest, "64 lowercase hex characters"))
+    expect_digest("digest", hex_digest)
     return bytes.fromhex(hex_digest)
 
 
@@ -87,8 +77,7 @@ def extras_digest(extras: Any) -> str:
     ``{"routed_experts": [[[1, 2]], [[3, 4]]]}`` digests to
     032024e899456be6e9a78c6d0399c5112d2ca7fa18d4ea9cf0d8cb7d0094f3a3.
     """
-    if extras is not None and type(extras) is not dict:
-        raise ValueError(fault("extras", extras, "a mapping or null"))
+    expect(extras is None or type(extras) is dict, "extras", extras, "a mapping or null")
     return sha256(EXTRAS_DOMAIN, bytes([EXTRAS_DIGEST_VERSION]) + extra(extras))
 
 
@@ -110,19 +99,15 @@ def extra(value: Any, depth_left: int = MAX_EXTRAS_DEPTH) -> bytes:
     if type(value) is bool:
         return b"B\x01" if value else b"B\x00"
     if type(value) is int:
-        if not -(2**63) <= value < 2**63:
-            raise ValueError(fault("extras", value, "integers that fit in 64 bits"))
+        expect(-(2**63) <= value < 2**63, "extras", value, "integers that fit in 64 bits")
         return b"I" + value.to_bytes(8, "big", signed=True)
     if type(value) is float:
-        if not math.isfinite(value):
-            raise ValueError(fault("extras", value, "finite floats"))
+        expect(math.isfinite(value), "extras", value, "finite floats")
         return b"F" + struct.pack(">d", value)
     if type(value) is str:
         return b"S" + text(value)
-    if type(value) not in (list, dict):
-        raise ValueError(fault("extras", value, "values of JSON"))
-    if depth_left == 0:
-        raise ValueError(fault("extras", value, f"at most {MAX_EXTRAS_DEPTH} levels"))
+    expect(type(value) in (list, dict), "extras", value, "values of JSON")
+    expect(depth_left > 0, "extras", value, f"at most {MAX_EXTRAS_DEPTH} levels")
     if type(value) is list:
         return b"L" + u64(len(value)) + b"".join(extra(item, depth_left - 1) for item in value)
     for key in value:
@@ -157,22 +142,18 @@ def call_payload(call: StagedCall) -> bytes:
     01, 32 bytes chain hash
     01, 32 bytes cumulative hash
     """
-    return b"".join(
-        (
-            bytes([call.schema_version, call.digest_version, call.extras_digest_version]),
-            text(call.rollout_id),
-            text(call.model_call_id),
-            b"\x00" if call.parent_call_id is None else b"\x01" + text(call.parent_call_id),
-            text(call.mode),
-            u64(call.prev_len),
-            u64(call.delta_len),
-            u64(call.cum_len),
-            u64(call.weight_version),
-            sized(tokens(call.token_ids_delta)),
-            sized(float32s(call.token_mask_delta)),
-            sized(float32s(call.generation_log_probs_delta)),
-            hash_bytes(call.extras_digest),
-            b"\x01" + hash_bytes(call.chain_hash),
-            b"\x01" + hash_bytes(call.cumulative_hash),
-        )
+    versions = bytes([call.schema_version, call.digest_version, call.extras_digest_version])
+    parent = b"\x00" if call.parent_call_id is None else b"\x01" + text(call.parent_call_id)
+    identity = text(call.rollout_id) + text(call.model_call_id) + parent + text(call.mode)
+    lengths = b"".join(map(u64, (call.prev_len, call.delta_len, call.cum_len, call.weight_version)))
+    columns = (
+        tokens(call.token_ids_delta),
+        float32s(call.token_mask_delta),
+        float32s(call.generation_log_probs_delta),
     )
+    hashes = (
+        hash_bytes(call.extras_digest),
+        b"\x01" + hash_bytes(call.chain_hash),
+        b"\x01" + hash_bytes(call.cumulative_hash),
+    )
+    return versions + identity + lengths + b"".join(map(sized, columns)) + b"".join(hashes)

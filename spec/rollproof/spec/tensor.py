@@ -13,78 +13,58 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-ITEM_SIZES: Final = {
-    "bool": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "complex64": 8,
-    "complex128": 16,
+_DTYPES: Final[dict[str, tuple[int, str | None]]] = {
+    "bool": (1, "?"),
+    "int8": (1, "b"),
+    "int16": (2, "h"),
+    "int32": (4, "i"),
+    "int64": (8, "q"),
+    "uint8": (1, "B"),
+    "uint16": (2, "H"),
+    "uint32": (4, "I"),
+    "uint64": (8, "Q"),
+    "float16": (2, "e"),
+    "bfloat16": (2, None),
+    "float32": (4, "f"),
+    "float64": (8, "d"),
+    "float8_e4m3fn": (1, None),
+    "float8_e5m2": (1, None),
+    "float8_e4m3fnuz": (1, None),
+    "float8_e5m2fnuz": (1, None),
+    "complex64": (8, None),
+    "complex128": (16, None),
 }
-"""Bytes per element of every dtype that the contract names."""
+"""Every dtype that the contract names: bytes per element, and how ``struct`` reads one.
 
-_STRUCT_CODES: Final = {
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
-    "float16": "e",
-    "float32": "f",
-    "float64": "d",
-}
-"""The dtypes whose elements the spec reads; the others are only ever compared and hashed."""
-READABLE: Final = frozenset(_STRUCT_CODES)
+The spec does not read the others: they are only ever compared and hashed.
+"""
+ITEM_SIZES: Final = {dtype: size for dtype, (size, _) in _DTYPES.items()}
+READABLE: Final = frozenset(dtype for dtype, (_, code) in _DTYPES.items() if code is not None)
 
 
 @frozen
 class Tensor:
     """``dtype`` name, ``shape`` and row-major little-endian ``data``."""
 
-    dtype: str = field()
-    shape: tuple[int, ...] = field()
+    dtype: str
+    shape: tuple[int, ...]
     data: bytes = field(repr=False)
 
-    @dtype.validator
-    def _known_dtype(self, _: object, value: str) -> None:
-        if value not in ITEM_SIZES:
-            raise ValueError(f"dtype: got {value!r}, expected one of {', '.join(ITEM_SIZES)}")
-
-    @shape.validator
-    def _sizes(self, _: object, value: tuple[int, ...]) -> None:
-        if type(value) is not tuple or not all(type(size) is int and size >= 0 for size in value):
-            raise ValueError(f"shape: got {value!r}, expected a tuple of sizes from 0 on")
-
-    @data.validator
-    def _whole(self, _: object, value: bytes) -> None:
-        expected = self.count * ITEM_SIZES[self.dtype]
-        if len(value) != expected:
-            raise ValueError(
-                f"data: got {len(value)} bytes, expected {expected} for {self.dtype} of shape {list(self.shape)}"
-            )
+    def __attrs_post_init__(self) -> None:
+        if self.dtype not in ITEM_SIZES:
+            raise ValueError(f"dtype: got {self.dtype!r}, expected one of {', '.join(ITEM_SIZES)}")
+        if type(self.shape) is not tuple or not all(type(size) is int and size >= 0 for size in self.shape):
+            raise ValueError(f"shape: got {self.shape!r}, expected a tuple of sizes from 0 on")
+        size = self.count * ITEM_SIZES[self.dtype]
+        if len(self.data) != size:
+            expected = f"{size} for {self.dtype} of shape {list(self.shape)}"
+            raise ValueError(f"data: got {len(self.data)} bytes, expected {expected}")
 
     @classmethod
     def of(cls, dtype: str, values: Iterable[int | float | bool], shape: Sequence[int] | None = None) -> Tensor:
         """Return a tensor of ``values`` in row-major order; one-dimensional unless ``shape`` says otherwise."""
         items = list(values)
-        data = struct.pack(f"<{len(items)}{_STRUCT_CODES[dtype]}", *items)
+        data = struct.pack(f"<{len(items)}{_DTYPES[dtype][1]}", *items)
         return cls(dtype, (len(items),) if shape is None else tuple(shape), data)
 
     @property
@@ -94,7 +74,7 @@ class Tensor:
 
     def values(self) -> tuple[int | float | bool, ...]:
         """Return the elements in row-major order, as Python numbers."""
-        return struct.unpack(f"<{self.count}{_STRUCT_CODES[self.dtype]}", self.data)
+        return struct.unpack(f"<{self.count}{_DTYPES[self.dtype][1]}", self.data)
 
     def rows(self, width: int) -> list[tuple[Any, ...]]:
         """Return the elements in row-major order, ``width`` of them at a time."""
@@ -104,12 +84,7 @@ class Tensor:
 
 def is_float32(value: object) -> bool:
     """Return whether ``value`` is a finite float that float32 holds exactly (section 1)."""
-    if type(value) is not float or not math.isfinite(value):
-        return False
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0]) == value
-    except OverflowError:
-        return False
+    return type(value) is float and math.isfinite(value) and to_float32(value) == value
 
 
 def to_float32(value: float) -> float:

@@ -141,10 +141,10 @@ def one_id_more(decode_row: Any) -> Any:
 def flat_only(scalar: Any) -> Any:
     """Require one dimension of a scalar column."""
 
-    def wrong(row: Row, name: str) -> int:
+    def wrong(row: Row, name: str, *dtype: str) -> int:
         if name in row and len(row[name].shape) > 1:
             raise ValueError(f"{name}: {row[name].shape}")
-        return int(scalar(row, name))
+        return int(scalar(row, name, *dtype))
 
     return wrong
 

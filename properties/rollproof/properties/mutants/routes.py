@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from attrs import evolve
@@ -21,7 +21,7 @@ def each_id(change: Callable[[int], int]) -> Any:
     """Change ids on their way from the fragment into the row, and do not check them before."""
 
     def replacement(token_routes: Any) -> Any:
-        return lambda routes: (tuple(change(expert) for expert in token) for token in token_routes(routes))
+        return lambda routes: [tuple(change(expert) for expert in token) for token in token_routes(routes)]
 
     return replacement
 
@@ -30,8 +30,8 @@ def each_row(change: Callable[[list[TokenRoutes]], list[TokenRoutes]]) -> Any:
     """Misread a fragment's tokens."""
 
     def replacement(token_routes: Any) -> Any:
-        def wrong(routes: Tensor) -> Iterator[TokenRoutes]:
-            return iter(change(list(token_routes(routes))))
+        def wrong(routes: Tensor) -> list[TokenRoutes]:
+            return change(token_routes(routes))
 
         return wrong
 
@@ -250,7 +250,7 @@ MUTANTS: Final = (
         "ROUTE-17",
         "contract decision D21",
         "Only the boundary's index is looked for: other spellings of a boundary route are published as if absent.",
-        patches(routes__ROUTE_BOUNDARY_FIELDS=lambda names: names[:1]),
+        patches(route_boundary__ROUTE_BOUNDARY_FIELDS=lambda names: names[:1]),
     ),
     Mutant(
         "attachment-is-malformed",
