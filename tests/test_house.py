@@ -18,9 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {name: ROOT / name / "rollproof" / name for name in ("spec", "impl", "properties")}
-SPEC_VOCABULARY = {
-    f"rollproof.spec.{name}" for name in ("config", "constants", "cut_records", "records", "rejections")
-}
+SPEC_VOCABULARY = {f"rollproof.spec.{name}" for name in ("config", "constants", "cut_records", "records", "rejections")}
 """The vocabulary that impl takes from the spec, never algorithms: the gate compares two independent derivations."""
 OPTIONAL = {"nemo_rl", "ray", "transfer_queue", "triton"}
 """What a module may need that a plain installation lacks."""

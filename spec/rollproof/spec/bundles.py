@@ -25,7 +25,7 @@ from rollproof.spec.constants import (
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.staged import Row, column
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
-from rollproof.spec.values import expect, fault, show
+from rollproof.spec.values import expect, fault, refusing, show
 
 Bundle: TypeAlias = Mapping[str, Tensor]
 
@@ -64,9 +64,8 @@ def check_pixels(imgs: Tensor) -> tuple[int, int]:
 def patch_size(width: int) -> int:
     """Return the P of a feature width ``3 * P**2``."""
     patch = math.isqrt(width // CHANNELS)
-    expect(
-        patch >= 1 and CHANNELS * patch**2 == width, f"{BUNDLE_PIXELS}: features", width, "3 * P**2 for a patch size P"
-    )
+    square = patch >= 1 and CHANNELS * patch**2 == width
+    expect(square, f"{BUNDLE_PIXELS}: features", width, "3 * P**2 for a patch size P")
     return patch
 
 
@@ -171,10 +170,8 @@ def chain_media(parts: Sequence[Mapping[Any, Any]]) -> dict[str, Tensor]:
     Raises ``Rejected``: ``INVALID_MEDIA_COLUMNS`` for a part that is not a bundle, then ``MEDIA_CHAIN_INCOMPATIBLE``.
     """
     for index, part in enumerate(parts):
-        try:
+        with refusing(Code.INVALID_MEDIA_COLUMNS, where=f"part {index}"):
             check_bundle(part)
-        except ValueError as error:
-            raise Rejected(Code.INVALID_MEDIA_COLUMNS, f"part {index}: {error}") from None
     return trainer_layout(join(parts))
 
 

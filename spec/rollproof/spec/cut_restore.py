@@ -105,13 +105,7 @@ def read_chunks(acknowledged: DurablePrefix, plane: DataPlane, partition: Partit
     except Rejected as missing:
         expected = f"chunks that are staged ({missing.detail})"
         raise Rejected(Code.CUT_CHUNK_MISSING, fault("staging_keys", keys, expected)) from None
-    chunks = []
-    for key, row in zip(keys, rows, strict=True):
-        try:
-            chunks.append(decode_row(row))
-        except Rejected as invalid:
-            raise Rejected(invalid.code, f"{key}: {invalid.detail}") from None
-    return chunks
+    return [decode_row(row, where=key) for key, row in zip(keys, rows, strict=True)]
 
 
 def check_identity(call: RunningCall, keys: Sequence[str], chunks: Sequence[StagedCall]) -> None:

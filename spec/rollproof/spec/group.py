@@ -17,14 +17,9 @@ from rollproof.spec.constants import TASK_NAME
 from rollproof.spec.metrics import group_metrics
 from rollproof.spec.outcomes import Dims, Failure, GroupOutcome, RolloutOutcome
 from rollproof.spec.plane import DataPlane, Outage
-from rollproof.spec.records import (
-    FinalizedGroup,
-    GroupRequest,
-    ReassemblerConfig,
-)
-from rollproof.spec.rollout import as_number, finalize_rollout
+from rollproof.spec.records import FinalizedGroup, GroupRequest, ReassemblerConfig
+from rollproof.spec.rollout import as_number, finalize_rollout, is_usable_reward, usable_reward
 from rollproof.spec.rows import build_rows, route_plan, weight_range
-from rollproof.spec.tensor import to_float32
 from rollproof.spec.values import is_length
 
 
@@ -173,10 +168,7 @@ def argument_error(request: GroupRequest) -> str | None:
 def is_usable_weight(value: Any) -> bool:
     """Return whether a loss multiplier can be published: a number that is finite as float32 and not negative."""
     number = as_number(value)
-    try:
-        return number is not None and 0.0 <= to_float32(float(number)) < float("inf")
-    except OverflowError:
-        return False
+    return is_usable_reward(number) and usable_reward(number) >= 0.0
 
 
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────

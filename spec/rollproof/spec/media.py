@@ -8,6 +8,7 @@ without media never gets here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rollproof.spec.bundles import Bundle, check_pixels, join, read_media, trainer_layout
@@ -25,19 +26,23 @@ from rollproof.spec.outcomes import RolloutOutcome, rejected_rollout
 from rollproof.spec.plane import DataPlane
 from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
-from rollproof.spec.spans import MediaItem, check_embeddings, check_media, check_tokens, parse_items
+from rollproof.spec.spans import (
+    MediaItem,
+    check_embeddings,
+    check_media,
+    check_tokens,
+    embedded_positions,
+    parse_items,
+)
 from rollproof.spec.staged import StagedRow
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import call_fault, fault
+from rollproof.spec.values import call_fault, fault, refusing
 
 # ── one rollout ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rollout_media(
-    config: ReassemblerConfig,
-    row: LinearizedRow,
-    chain: Sequence[StagedRow],
-    plane: DataPlane,
+    config: ReassemblerConfig, row: LinearizedRow, chain: Sequence[StagedRow], plane: DataPlane
 ) -> Mapping[str, Tensor] | None:
     """Return a verified chain's media in trainer layout, or None where none of its calls has any.
 
@@ -73,10 +78,8 @@ def read_bundles(config: ReassemblerConfig, carriers: Sequence[StagedRow], plane
         raise Rejected(Code.INVALID_MEDIA_COLUMNS, rejected.detail) from None
     bundles: dict[str, Bundle] = {}
     for staged, found in zip(carriers, rows, strict=True):
-        try:
+        with refusing(Code.INVALID_MEDIA_COLUMNS, where=staged.key):
             bundles[staged.call.model_call_id] = read_media(found, has_frames=staged.media_has_frames)
-        except ValueError as error:
-            raise Rejected(Code.INVALID_MEDIA_COLUMNS, f"{staged.key}: {error}") from None
     return bundles
 
 
@@ -88,21 +91,19 @@ def check_placeholders(row: LinearizedRow, chain: Sequence[StagedRow], bundles: 
     """
     token_ids: dict[int, str] = {}
     for staged, link in zip(chain, row.link_spans, strict=True):
-        items = read_items(staged)
+        call, items = staged.call, read_items(staged)
         if items is None:
             continue
-        call = staged.call
-        try:
+        with mismatch(call.model_call_id):
             check_tokens(items, call.token_ids_delta[: link.carry_len], call.prev_len)
             check_media(items, bundles.get(call.model_call_id))
-        except ValueError as error:
-            raise mismatch(call.model_call_id, str(error)) from None
         token_ids |= {item.token_id: call.model_call_id for item in items}
     for staged, link in zip(chain, row.link_spans, strict=True):
         for index, token in enumerate(staged.call.token_ids_delta):
             if index >= link.carry_len and token in token_ids:
                 expected = f"no generated placeholder, as this id is in call {token_ids[token]}"
-                raise mismatch(staged.call.model_call_id, fault(f"token_ids_delta[{index}]", token, expected))
+                detail = fault(f"token_ids_delta[{index}]", token, expected)
+                raise Rejected(Code.MEDIA_PLACEHOLDER_MISMATCH, detail, subject=staged.call.model_call_id)
 
 
 def check_merging(config: ReassemblerConfig, chain: Sequence[StagedRow], bundles: Mapping[str, Bundle]) -> None:
@@ -117,16 +118,14 @@ def check_merging(config: ReassemblerConfig, chain: Sequence[StagedRow], bundles
         if bundle is None:
             continue
         _, patch = check_pixels(bundle[BUNDLE_PIXELS])
-        for item in read_items(staged) or ():
-            try:
+        with mismatch(staged.call.model_call_id):
+            for item in read_items(staged) or ():
                 factor = check_embeddings(item, patch, factor)
-            except ValueError as error:
-                raise mismatch(staged.call.model_call_id, str(error)) from None
 
 
-def mismatch(call_id: str, detail: str) -> Rejected:
-    """Return the rejection of a chain for one of its calls."""
-    return Rejected(Code.MEDIA_PLACEHOLDER_MISMATCH, detail, subject=call_id)
+def mismatch(call_id: str) -> AbstractContextManager[None]:
+    """Reject a chain for one of its calls where a ``ValueError`` is raised."""
+    return refusing(Code.MEDIA_PLACEHOLDER_MISMATCH, subject=call_id)
 
 
 def read_items(staged: StagedRow) -> tuple[MediaItem, ...] | None:
@@ -140,10 +139,8 @@ def read_items(staged: StagedRow) -> tuple[MediaItem, ...] | None:
         extras_digest(extras)
     except ValueError:
         return None
-    try:
+    with mismatch(staged.call.model_call_id):
         return parse_items((extras or {}).get(MEDIA_SPANS, []))
-    except ValueError as error:
-        raise mismatch(staged.call.model_call_id, str(error)) from None
 
 
 def unchecked_calls(config: ReassemblerConfig, chain: Sequence[StagedRow]) -> tuple[str, ...]:
@@ -162,9 +159,7 @@ def stray_placeholders(row: LinearizedRow, chain: Sequence[StagedRow]) -> tuple[
     A text may hold the token. So may a prompt whose image was lost before anything was staged.
     """
     items = [item for staged in chain for item in read_items(staged) or ()]
-    token_ids = {item.token_id for item in items}
-    runs = [range(start, start + length) for item in items for start, length in item.embedding_spans]
-    embedded = {position for run in runs for position in run}
+    token_ids, embedded = {item.token_id for item in items}, embedded_positions(items)
     counts = []
     for staged, link in zip(chain, row.link_spans, strict=True):
         carry = enumerate(staged.call.token_ids_delta[: link.carry_len], staged.call.prev_len)
@@ -175,10 +170,8 @@ def stray_placeholders(row: LinearizedRow, chain: Sequence[StagedRow]) -> tuple[
 
 def check_committed(staged: StagedRow) -> None:
     """Check that the extras of a call without routes are what it committed to (decision D36)."""
-    try:
+    with refusing(Code.MEDIA_COMMITMENT, subject=staged.call.model_call_id):
         committed_extras(staged.call.extras_digest, staged.extras_metadata_json)
-    except ValueError as error:
-        raise Rejected(Code.MEDIA_COMMITMENT, str(error), subject=staged.call.model_call_id) from None
 
 
 # ── one group ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -247,4 +247,4 @@ def exact_fields(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
         expect(name in value, f"{what}: {name}", None, "a value; the field is missing")
     for name in value:
         expect(type(name) is str and name in names, f"{what}: field", name, f"one of {', '.join(names)}")
-    return value
+    return dict(value)

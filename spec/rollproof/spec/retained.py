@@ -19,18 +19,13 @@ from typing import Any
 from attrs import field, frozen
 
 from rollproof.spec.blake3 import blake3
-from rollproof.spec.constants import (
-    MEDIA_DIGEST_FIELDS,
-    MEDIA_SHA256,
-    MEDIA_SPANS,
-    ROUTE_ENCODING_NONE,
-)
+from rollproof.spec.constants import MEDIA_DIGEST_FIELDS, MEDIA_SHA256, MEDIA_SPANS, ROUTE_ENCODING_NONE
 from rollproof.spec.digest import sized, text, u64
 from rollproof.spec.extras import RouteFragment, committed_extras
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.spans import ITEM_FIELDS, MediaItem, parse_items
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import expect, fault, is_digest, is_text, show
+from rollproof.spec.values import expect, fault, is_digest, is_text, refusing, show
 
 # ── the digest (decision D11) ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,10 +99,8 @@ def cut_extras(
 
 def read_spans(spans: Any, code: Code) -> tuple[MediaItem, ...]:
     """Return the items of a ``media_spans`` value; whether they fit the call's tokens is not checked here."""
-    try:
+    with refusing(code):
         return parse_items(spans)
-    except ValueError as error:
-        raise Rejected(code, str(error)) from None
 
 
 # ── the restore ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,10 +131,8 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
     or holds no well-formed spans and digest, and for fresh tensors that cannot be hashed; then
     ``RETAINED_MEDIA_CHANGED``, for other spans, missing ones included, then for other tensors.
     """
-    try:
+    with refusing(Code.MEDIA_CAPTURE_REJECTED):
         extras = committed_extras(row.extras_digest, row.extras_metadata_json, row.fragment)
-    except ValueError as error:
-        raise Rejected(Code.MEDIA_CAPTURE_REJECTED, str(error)) from None
     schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
     if MEDIA_SPANS not in extras and not schemes:
         if has_media(fresh):

@@ -19,10 +19,10 @@ from rollproof.spec.lineage import linearize, repeated
 from rollproof.spec.outcomes import Dims, RolloutOutcome, distinct_keys, rejected_rollout
 from rollproof.spec.plane import DataPlane
 from rollproof.spec.receipt import own_keys_listed, parse_receipt
-from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig, Receipt, RouteAssemblyPlan
+from rollproof.spec.records import FinalizedRollout, LinearizedRow, ReassemblerConfig, Receipt
 from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.staged import StagedRow, base_columns, decode_row
-from rollproof.spec.tensor import Tensor, to_float32
+from rollproof.spec.tensor import to_float32
 from rollproof.spec.values import fault, first_repeated, show
 
 
@@ -71,13 +71,11 @@ def accept(
     chain = [by_call[call_id] for call_id in row.model_call_ids]
     fields = media.rollout_media(config, row, chain, plane) if config.capture_media else None
     topk = sampler.rollout_topk(config, row, chain) if config.top_logprobs else None
-    plan: RouteAssemblyPlan | None = None
-    routed_experts: Tensor | None = None
-    if config.router_replay_enabled:
-        plan = routes.rollout_plan(config, row, chain, own)
-        if config.direct_routes:
-            fetched = routes.with_sidecars(config, plan, chain, plane)
-            routed_experts = routes.assemble_directly(config, plan, fetched, dims)
+    plan = routes.rollout_plan(config, row, chain, own) if config.router_replay_enabled else None
+    routed_experts = None
+    if plan is not None and config.direct_routes:
+        fetched = routes.with_sidecars(config, plan, chain, plane)
+        routed_experts = routes.assemble_directly(config, plan, fetched, dims)
     if not is_usable_reward(reward):
         number = as_number(reward)
         shown = reward if number is None else number
@@ -99,15 +97,13 @@ def accept(
         route_plan=plan,
         media=fields,
     )
-    lengths = tuple(item.routed_len for item in chain)
-    has_frames = any(item.media_has_frames for item in chain)
     beside = [item.call for item in staged if item.call.model_call_id not in row.model_call_ids]
     return RolloutOutcome(
         rollout,
         receipt,
         row,
-        lengths,
-        has_frames,
+        route_lengths=tuple(item.routed_len for item in chain),
+        media_has_frames=any(item.media_has_frames for item in chain),
         unchecked_media=media.unchecked_calls(config, chain) if config.capture_media else (),
         own_keys=own,
         untrained=tuple((call.model_call_id, call.token_mask_delta.count(1.0)) for call in beside),
@@ -148,10 +144,8 @@ def check_identity(rollout_id: str, receipt: Receipt) -> None:
         raise Rejected(Code.ROLLOUT_FAILED, subject=receipt.failure_reason)
     if receipt.capture_poisoned:
         raise Rejected(Code.CAPTURE_POISONED)
-    for field, code in (
-        ("staging_key", Code.DUPLICATE_STAGING_KEY),
-        ("model_call_id", Code.DUPLICATE_MANIFEST_CALL_ID),
-    ):
+    distinct = {"staging_key": Code.DUPLICATE_STAGING_KEY, "model_call_id": Code.DUPLICATE_MANIFEST_CALL_ID}
+    for field, code in distinct.items():
         again = first_repeated([getattr(record, field) for record in receipt.manifest])
         if again is not None:
             raise Rejected(code, repeated(receipt.manifest[again], field))
@@ -164,15 +158,11 @@ def fetch(config: ReassemblerConfig, receipt: Receipt, plane: DataPlane) -> list
     lacks; then one further read may request the routes of the chain's routed rows.
     """
     keys = [record.staging_key for record in receipt.manifest]
-    topk = config.top_logprobs > 0
-    columns = base_columns(media=config.capture_media, topk=topk)
+    media, topk, vocab_size = config.capture_media, config.top_logprobs > 0, config.vocab_size
+    columns = base_columns(media=media, topk=topk)
     rows = plane.get(config.staging_partition, keys, (*columns, ROUTED_EXPERTS) if config.direct_routes else columns)
-    staged = []
-    for key, row in zip(keys, rows, strict=True):
-        try:
-            staged.append(decode_row(row, media=config.capture_media, vocab_size=config.vocab_size, topk=topk))
-        except Rejected as rejected:
-            raise Rejected(rejected.code, f"{key}: {rejected.detail}", subject=rejected.subject) from None
+    named = zip(keys, rows, strict=True)
+    staged = [decode_row(row, media=media, vocab_size=vocab_size, topk=topk, where=key) for key, row in named]
     for record, item in zip(receipt.manifest, staged, strict=True):
         if item.key != record.staging_key:
             detail = fault("staging_key", item.key, show(record.staging_key))

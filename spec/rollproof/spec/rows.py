@@ -14,8 +14,8 @@ from rollproof.spec.outcomes import Dims, RolloutOutcome
 from rollproof.spec.plan import encode_plan, placeholder_plan
 from rollproof.spec.plane import PublishedRow
 from rollproof.spec.records import FinalizedRollout, GroupRequest, ReassemblerConfig, RouteAssemblyPlan
-from rollproof.spec.rollout import as_number
-from rollproof.spec.tensor import Tensor, to_float32
+from rollproof.spec.rollout import usable_reward
+from rollproof.spec.tensor import Tensor
 
 
 def build_rows(
@@ -30,7 +30,7 @@ def build_rows(
     for index, rollout in enumerate(rollouts):
         columns = token_columns(config, rollout)
         # abs: a multiplier of -0.0 is published as +0.0. The two compare equal and differ in their bits (D2).
-        weight = abs(to_float32(float(as_number(request.loss_multiplier) or 0.0))) if rollout.valid else 0.0
+        weight = abs(usable_reward(request.loss_multiplier)) if rollout.valid else 0.0
         length = len(rollout.token_ids)
         columns |= {
             "input_lengths": Tensor.of("int64", [max(1, length)], ()),

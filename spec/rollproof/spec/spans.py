@@ -52,12 +52,8 @@ def parse_items(value: Any) -> tuple[MediaItem, ...]:
     expect(type(value) is list, "media_spans", value, "a list")
     items = tuple(parse_item(entry) for entry in value)
     for before, after in pairwise(items):
-        expect(
-            before.end <= after.placeholder_offset,
-            "placeholder_offset",
-            after.placeholder_offset,
-            "ascending items that do not overlap",
-        )
+        offset = after.placeholder_offset
+        expect(before.end <= offset, "placeholder_offset", offset, "ascending items that do not overlap")
     for item in items:
         expected = f"{show(items[0].modality)}, as in the call's first item"
         expect(item.modality == items[0].modality, "modality", item.modality, expected)
@@ -74,25 +70,16 @@ def parse_item(value: Any) -> MediaItem:
     expect(value["modality"] in MODALITIES, "modality", value["modality"], " or ".join(MODALITIES))
     for name in ("placeholder_offset", "token_id"):
         expect_length(name, value[name])
-    expect(is_positive(value["placeholder_length"]), "placeholder_length", value["placeholder_length"], "a length > 0")
+    length = value["placeholder_length"]
+    expect(is_length(length) and length > 0, "placeholder_length", length, "a length > 0")
     expect_digest("placeholder_digest", value["placeholder_digest"])
-    item = MediaItem(
-        **{
-            **value,
-            "embedding_spans": parse_pairs("embedding_spans", value["embedding_spans"]),
-            "imgs_sizes": parse_pairs("imgs_sizes", value["imgs_sizes"]),
-        }
-    )
+    pairs = {name: parse_pairs(name, value[name]) for name in ("embedding_spans", "imgs_sizes")}
+    item = MediaItem(**{**value, **pairs})
     check_runs(item)
     for size in item.imgs_sizes:
         expect(all(1 <= side <= MAX_GEOMETRY for side in size), "imgs_sizes", size, "positive int32 values")
     expect(item.modality == VIDEO or len(item.imgs_sizes) == 1, "imgs_sizes", item.imgs_sizes, "one size per image")
     return item
-
-
-def is_positive(value: Any) -> bool:
-    """Return whether ``value`` is an int in [1, 2**63)."""
-    return is_length(value) and value > 0
 
 
 def parse_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
@@ -129,6 +116,12 @@ def placeholder_digest(token_ids: Sequence[int]) -> str:
 # ── items against their call; each function raises ``ValueError`` ───────────────────────────────────────────────────
 
 
+def embedded_positions(items: Sequence[MediaItem]) -> set[int]:
+    """Return the positions at which some items have embeddings."""
+    runs = [range(first, first + length) for item in items for first, length in item.embedding_spans]
+    return {position for run in runs for position in run}
+
+
 def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -> None:
     """Check the items against the call's carry tokens, the first of which is at position ``start`` of the sequence.
 
@@ -138,39 +131,25 @@ def check_tokens(items: Sequence[MediaItem], carry: Sequence[int], start: int) -
     for item in items:
         inside = start <= item.placeholder_offset and item.end <= start + len(carry)
         expect(inside, "placeholder_offset", item.placeholder_offset, "a placeholder inside the call's carry")
-    runs = [range(first, first + length) for item in items for first, length in item.embedding_spans]
-    embedded = {position for run in runs for position in run}
+    embedded = embedded_positions(items)
     for item in items:
         ids = carry[item.placeholder_offset - start : item.end - start]
         digest = placeholder_digest(ids)
-        expect(
-            digest == item.placeholder_digest,
-            "placeholder_digest",
-            item.placeholder_digest,
-            f"{show(digest)}, that of the call's tokens",
-        )
+        expected = f"{show(digest)}, that of the call's tokens"
+        expect(digest == item.placeholder_digest, "placeholder_digest", item.placeholder_digest, expected)
         for first, length in item.embedding_spans:
             run = carry[first - start : first + length - start]
             expect(set(run) == {item.token_id}, "embedding_spans", run, f"token {item.token_id} at every position")
         for position in range(item.placeholder_offset - 1, item.end + 1):
             if start <= position < start + len(carry) and position not in embedded:
-                found = carry[position - start]
-                expect(
-                    found != item.token_id,
-                    "embedding_spans",
-                    position,
-                    f"a run over every position of token {item.token_id}",
-                )
+                expected = f"a run over every position of token {item.token_id}"
+                expect(carry[position - start] != item.token_id, "embedding_spans", position, expected)
 
 
 def check_media(items: Sequence[MediaItem], bundle: Bundle | None) -> None:
     """Check that the items describe the bundle, None if the call has none: one item per image or video, in order."""
-    expect(
-        (bundle is not None) == bool(items),
-        "media_present",
-        bundle is not None,
-        f"one that agrees with {len(items)} media items",
-    )
+    present = bundle is not None
+    expect(present == bool(items), "media_present", present, f"one that agrees with {len(items)} media items")
     if bundle is None:
         return
     modality = VIDEO if BUNDLE_FRAMES in bundle else IMAGE

@@ -63,14 +63,16 @@ class StagedRow:
         return owned_key(self.call.rollout_id, self.call.model_call_id)
 
 
-def decode_row(row: Row, *, media: bool = False, vocab_size: int | None = None, topk: bool = False) -> StagedRow:
+def decode_row(
+    row: Row, *, media: bool = False, vocab_size: int | None = None, topk: bool = False, where: str = ""
+) -> StagedRow:
     """Decode a staged row from its base columns, and from its media flags where the partition carries ``media``.
 
     With ``topk``, the sampler columns must be there too, each with its dtype.
 
-    Raises ``Rejected(INVALID_STAGING_ROW)``, and nothing else.
+    Raises ``Rejected(INVALID_STAGING_ROW)``, and nothing else; ``where`` is how it names the row.
     """
-    with refusing(Code.INVALID_STAGING_ROW):
+    with refusing(Code.INVALID_STAGING_ROW, where=where):
         scalars = {name: scalar(row, name) for name in SCALAR_COLUMNS}
         mode, encoding, routed_len = map(scalars.pop, ("capture_mode", "routed_experts_encoding", "routed_len"))
         expect(mode in (0, 1), "capture_mode", mode, "0 or 1")

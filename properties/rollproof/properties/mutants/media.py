@@ -51,7 +51,8 @@ def spelled_is_meant(check_placeholders: Any) -> Any:
         check_placeholders(row, chain, bundles)
         for staged in chain:
             if not bundles and len(set(staged.call.token_ids_delta)) < len(staged.call.token_ids_delta):
-                raise mismatch(staged.call.model_call_id, "placeholders without pixels")
+                with mismatch(staged.call.model_call_id):
+                    raise ValueError("placeholders without pixels")
 
     return wrong
 
