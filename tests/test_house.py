@@ -365,6 +365,14 @@ def test_modules_stay_readable() -> None:
     assert long == {}
 
 
+def test_chapters_of_the_spec_are_short_and_in_the_reading_order() -> None:
+    chapters = {path.stem: path.read_text(encoding="utf-8") for path in PACKAGES["spec"].glob("*.py")}
+    order = chapters.pop("__init__")
+    assert len(chapters) > 30
+    assert {name for name in chapters if f"``{name}``" not in order} == set()
+    assert {name: lines for name, text in chapters.items() if (lines := len(text.splitlines())) > 250} == {}
+
+
 def test_the_page_on_the_architecture_has_the_rooms_in_their_order() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (section,) = [text for text in page.split("\n## ") if text.startswith("properties\n")]

@@ -74,8 +74,8 @@ def image_sizes(sizes: Tensor) -> list[tuple[int, int]]:
     expect(sizes.dtype in GEOMETRY_DTYPES, BUNDLE_SIZES, sizes.dtype, ", ".join(GEOMETRY_DTYPES))
     shape = sizes.shape
     expect(len(shape) == 2 and shape[0] > 0 and shape[1] == 2, BUNDLE_SIZES, shape, "[n, 2] with n > 0")
-    values = positive(BUNDLE_SIZES, sizes)
-    return list(zip(values[0::2], values[1::2], strict=True))
+    positive(BUNDLE_SIZES, sizes)
+    return [(height, width) for height, width in sizes.rows(2)]
 
 
 def patch_count(sizes: Sequence[tuple[int, int]], patch: int) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
 from typing import Any, Final
 
 from rollproof.spec.constants import MAX_EXTRAS_DEPTH
@@ -112,14 +111,10 @@ def encode_routes(routes: Tensor) -> str:
 
 def nested_lists(routes: Tensor) -> Any:
     """Return a tensor of any rank as nested lists of its elements; one without dimensions is its element."""
-
-    def nest(values: Sequence[Any], shape: tuple[int, ...]) -> Any:
-        if not shape:
-            return values[0]
-        step = len(values) // shape[0]
-        return [nest(values[index * step : (index + 1) * step], shape[1:]) for index in range(shape[0])]
-
     if 0 in routes.shape or len(routes.shape) > MAX_EXTRAS_DEPTH:
         expected = f"at most {MAX_EXTRAS_DEPTH} dimensions, none of them 0"
         raise Rejected(Code.INVALID_ROUTE_ENVELOPE, fault("shape", routes.shape, expected))
-    return nest(routes.values(), routes.shape)
+    nested: list[Any] = list(routes.values())
+    for size in reversed(routes.shape):
+        nested = [nested[at : at + size] for at in range(0, len(nested), size)]
+    return nested[0]

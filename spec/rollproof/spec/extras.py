@@ -49,8 +49,7 @@ def committed_extras(commitment: str, metadata: bytes, fragment: RouteFragment |
     """
     extras = read_metadata(metadata) if fragment is None else extras_around(fragment)
     actual = extras_digest(extras)
-    if actual != commitment:
-        raise ValueError(fault("extras digest", actual, f"{show(commitment)}, the call's commitment"))
+    expect(actual == commitment, "extras digest", actual, f"{show(commitment)}, the call's commitment")
     return extras or {}
 
 
@@ -87,10 +86,9 @@ def read_metadata(data: bytes) -> dict[str, Any] | None:
         raise ValueError(fault(METADATA, data, "JSON in UTF-8")) from None
     if value is None:
         return None
-    if type(value) is not dict:
-        raise ValueError(fault(METADATA, value, "an object or null"))
+    expect(type(value) is dict, METADATA, value, "an object or null")
     expect(ROUTED_EXPERTS not in value, METADATA, ROUTED_EXPERTS, "routes in their own column only")
-    return value
+    return dict(value)
 
 
 def distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -128,14 +128,12 @@ def check_graph(records: Mapping[str, CallRecord]) -> None:
     cyclic = calls_that_reach_a_cycle(records)
     for call_id, record in records.items():
         parent_id = record.parent_call_id
-        if parent_id is not None:
-            parent = records.get(parent_id)
-            if parent is None:
-                detail = call_fault(call_id, "parent_call_id", parent_id, "a call of the manifest")
-                raise Rejected(Code.MISSING_PARENT, detail)
-            if record.prev_len != parent.cum_len:
-                end = f"{parent.cum_len}, where its parent ends"
-                raise Rejected(Code.PARENT_LENGTH_MISMATCH, call_fault(call_id, "prev_len", record.prev_len, end))
+        if parent_id is not None and parent_id not in records:
+            detail = call_fault(call_id, "parent_call_id", parent_id, "a call of the manifest")
+            raise Rejected(Code.MISSING_PARENT, detail)
+        if parent_id is not None and record.prev_len != records[parent_id].cum_len:
+            end = f"{records[parent_id].cum_len}, where its parent ends"
+            raise Rejected(Code.PARENT_LENGTH_MISMATCH, call_fault(call_id, "prev_len", record.prev_len, end))
         if call_id in cyclic:
             detail = call_fault(call_id, "parent_call_id", parent_id, "a path to a root")
             raise Rejected(Code.LINEAGE_CYCLE, detail)

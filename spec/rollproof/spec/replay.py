@@ -50,10 +50,8 @@ def staged_fragment(row: Row, *, with_sidecar: bool = False) -> RouteFragment | 
 
     The same holds of the sidecar, which is read where the plan has one: in one further read, of exactly those rows.
     """
-    routes, boundary = (
-        only_batch(row.get(ROUTED_EXPERTS)),
-        only_batch(row.get(ROUTE_BOUNDARY)) if with_sidecar else None,
-    )
+    routes = only_batch(row.get(ROUTED_EXPERTS))
+    boundary = only_batch(row.get(ROUTE_BOUNDARY)) if with_sidecar else None
     if routes is None or (with_sidecar and boundary is None):
         return None
     try:
@@ -80,12 +78,11 @@ def execute_published_plan(
     """
     try:
         plan = decode_plan(published)
-        found = {span.staging_key: rows[span.staging_key] for span in plan.spans if span.staging_key in rows}
-        with_sidecar = sidecar_keys(plan)
-        fragments = {key: staged_fragment(row, with_sidecar=key in with_sidecar) for key, row in found.items()}
+        keys, with_sidecar = [span.staging_key for span in plan.spans], sidecar_keys(plan)
+        found = {key: staged_fragment(rows[key], with_sidecar=key in with_sidecar) for key in keys if key in rows}
         routes = execute(
             plan,
-            {key: fragment for key, fragment in fragments.items() if fragment is not None},
+            {key: fragment for key, fragment in found.items() if fragment is not None},
             dims,
             canonical_len,
             num_experts=num_experts,
