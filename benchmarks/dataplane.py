@@ -11,7 +11,7 @@ from benchmarks import Table
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.recovery import run
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.model import STAGING, TRAIN, Group, RolloutPlan, group_of
 
 ROUNDS = 3
@@ -28,8 +28,7 @@ ALONE, POOL = "one finalizer, in this process", "pool of 2"
 
 def fill(plane: Any, groups: list[Group]) -> None:
     for group in groups:
-        for key, row in group.rows.items():
-            plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+        stage_rows(plane, STAGING, group.rows)
 
 
 def here(plane: Any, groups: list[Group]) -> int:

@@ -25,7 +25,7 @@ from reliability.soak import rows_published
 from rollproof.impl.dataplane.transfer_queue import CONTROLLER, TransferQueueDataPlane, local_queue
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.recovery import run
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.chaos import DyingPlane
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, group_of
 
@@ -47,8 +47,7 @@ def a_group(number: int) -> Group:
 
 
 def stage(plane: Any, group: Group) -> None:
-    for key, row in group.rows.items():
-        plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(plane, STAGING, group.rows)
 
 
 @frozen

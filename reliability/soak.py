@@ -24,7 +24,7 @@ from benchmarks.__main__ import machine
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings, Outcome
 from rollproof.properties.adapters.recording import published_rows
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.chaos import StormyPlane
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, config_with, group_of
 from rollproof.spec.constants import ROUTED_EXPERTS, TOPK_COLUMNS
@@ -81,8 +81,7 @@ class Soak:
             earlier = [] if self._last is None else [self._last]
             group = group_of(self._number, plans(rng, self.flaws), earlier, self.config)
             self._number += 1
-            for key, row in group.rows.items():
-                self.queue.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+            stage_rows(self.queue, STAGING, group.rows)
             self.groups[group.request.group_id] = group
             self._last = group
             self.sample()

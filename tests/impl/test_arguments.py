@@ -23,7 +23,7 @@ from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.reassembler import GroupInFlight, RolloutReassembler
 from rollproof.impl.recovery import Recovery, run
 from rollproof.impl.staging import StagingSource
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.model import STAGING, TRAIN, RolloutPlan, group_of
 
 NAMES = {"partition_id": TRAIN, "staging_partition": STAGING}
@@ -191,8 +191,7 @@ GROUP = group_of(1, [RolloutPlan(((1, 2), (0, 1))), RolloutPlan(((2, 3),))], [])
 
 
 def staged(plane: MemoryDataPlane) -> Any:
-    for key, row in GROUP.rows.items():
-        plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(plane, STAGING, GROUP.rows)
     return plane
 
 

@@ -23,7 +23,7 @@ from rollproof.impl.staged_row import media_columns, staged_row
 from rollproof.impl.staging import StagingSink
 from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.ours import Ours
-from rollproof.properties.adapters.tensors import from_torch, row_fields, to_torch
+from rollproof.properties.adapters.tensors import from_torch, stage_rows, to_torch
 from rollproof.properties.strategies.breaks.media import (
     MEDIA,
     ROLLOUT_CODES,
@@ -149,8 +149,7 @@ class Counting(MemoryDataPlane):
 def plane_of(*histories):
     plane = Counting()
     for history in histories:
-        for key, row in history.rows().items():
-            plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(row))
+        stage_rows(plane, "staging", history.rows())
     return plane
 
 
@@ -226,8 +225,7 @@ def test_a_row_that_is_gone_when_its_media_are_read():
             return super().get_samples(sample_ids, partition_id, select_fields)
 
     plane = Leaky()
-    for key, row in history.rows().items():
-        plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(row))
+    stage_rows(plane, "staging", history.rows())
     rollout = reassembler(plane).finalize_rollout("r", history.raw_receipt(), reward=1.0)
     assert rollout.rejection_reason.startswith("invalid_media_columns")
 

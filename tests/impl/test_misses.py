@@ -22,7 +22,7 @@ from rollproof.impl.policy import RoutePlanExecutor
 from rollproof.impl.reassembler import RolloutReassembler
 from rollproof.impl.recovery import run
 from rollproof.impl.staging import MOST_READS, StagingSource
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, RolloutPlan, group_of
 from rollproof.spec.rejections import Code, Rejected
 
@@ -67,8 +67,7 @@ class Raising(MemoryDataPlane):
 
 
 def staged(plane: Any) -> Any:
-    for key, row in GROUP.rows.items():
-        plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(plane, STAGING, GROUP.rows)
     return plane
 
 

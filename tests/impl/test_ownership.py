@@ -22,7 +22,7 @@ from rollproof.impl.rollout import usable_reward
 from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.forms import FORMS, AsItIs, with_forms
 from rollproof.properties.adapters.ours import Ours, OursByGroup
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, RolloutPlan, group_of
 from rollproof.properties.strategies.rollouts.recipes import Form
 from rollproof.properties.strategies.streams import group, media, rollout, routes
@@ -141,8 +141,7 @@ class Odd(MemoryDataPlane):
 )
 def test_a_column_without_elements_rejects_its_own_rollout_only(form, name):
     plane = Odd(name, form)
-    for key, row in GROUP.rows.items():
-        plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(plane, STAGING, GROUP.rows)
     reassembler = RolloutReassembler(
         plane, partition_id=TRAIN, staging_partition=STAGING, pad_token_id=0, max_seq_len=CONFIG.max_seq_len
     )
@@ -195,8 +194,7 @@ def test_a_reward_is_a_number_or_a_0_dimensional_one(reward, expected):
 @pytest.mark.parametrize("reward", [np.float32(0.5), torch.tensor(0.5)])
 def test_scalar_rewards_reach_the_rows(reward):
     plane = MemoryDataPlane()
-    for key, row in GROUP.rows.items():
-        plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(plane, STAGING, GROUP.rows)
     reassembler = RolloutReassembler(
         plane, partition_id=TRAIN, staging_partition=STAGING, pad_token_id=0, max_seq_len=CONFIG.max_seq_len
     )

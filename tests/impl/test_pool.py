@@ -16,7 +16,7 @@ from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.reassembler import PublishError
 from rollproof.impl.recovery import Undecidable, run
 from rollproof.properties.adapters.recording import published_rows
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.chaos import DyingPlane, JournalPlane
 from rollproof.properties.machine.faults import Armed, Fault, FaultyPlane
 from rollproof.properties.machine.model import RolloutPlan, group_of
@@ -35,8 +35,7 @@ def settings(plane: Any, name: str, **changes: Any) -> FinalizerSettings:
 
 def stage(plane: Any, name: str) -> None:
     for group in GROUPS:
-        for key, row in group.rows.items():
-            plane.put_samples([key], f"{name}/staging", row_fields(dict(row)), [{}])
+        stage_rows(plane, f"{name}/staging", group.rows)
 
 
 def published(plane: Any, name: str, groups: Any = GROUPS) -> Any:

@@ -13,7 +13,7 @@ from rollproof.impl.dataplane import MissingRows
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import CleanupError, RolloutReassembler
 from rollproof.impl.recovery import Contradiction, Holding, Recovery, Undecidable, owned_by, run
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import row_fields, stage_rows
 from rollproof.properties.machine.faults import Armed, Fault, FaultyPlane
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, RolloutPlan, group_of
 
@@ -30,8 +30,7 @@ def finalizer(plane: Any, **changes: Any) -> RolloutReassembler:
 @pytest.fixture
 def plane() -> MemoryDataPlane:
     plane = MemoryDataPlane()
-    for key, row in GROUP.rows.items():
-        plane.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(plane, STAGING, GROUP.rows)
     return plane
 
 
@@ -73,8 +72,7 @@ def test_owned_keys_are_those_of_the_finalizer(plane):
 )
 def test_an_interrupted_group_comes_out_as_if_nothing_had_happened(plane, operation, fault, choice, holding):
     undisturbed = MemoryDataPlane()
-    for key, row in GROUP.rows.items():
-        undisturbed.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+    stage_rows(undisturbed, STAGING, GROUP.rows)
     expected = run(finalizer(undisturbed), GROUP.request)
     interrupted(plane, operation, fault, choice)
     recovery = Recovery(plane, **NAMES)
@@ -234,8 +232,7 @@ def test_recovery_of_rows_without_the_column_that_counts_them_changes_nothing(pl
 def test_rows_whose_put_ended_before_its_tags_are_put_again(group):
     plane, undisturbed = MemoryDataPlane(), MemoryDataPlane()
     for one in (plane, undisturbed):
-        for key, row in group.rows.items():
-            one.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+        stage_rows(one, STAGING, group.rows)
     run(finalizer(undisturbed), group.request)
     ids = list(group.sample_ids)
     names = ["input_ids", "input_lengths", "token_mask", "sample_mask"]

@@ -17,7 +17,7 @@ from rollproof.impl.route_boundary import align_engine_rows
 from rollproof.impl.staged_row import staged_row
 from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.ours import Ours
-from rollproof.properties.adapters.tensors import from_torch, row_fields
+from rollproof.properties.adapters.tensors import from_torch, stage_rows
 from rollproof.properties.gate.run import complaint_of
 from rollproof.properties.strategies.rollouts.route_boundary import EXAMPLE
 from rollproof.properties.strategies.rollouts.staged_calls import staged_call
@@ -45,8 +45,7 @@ CALLS.append(
 
 
 def staged(plane, rows=EXAMPLE.rows):
-    for key, row in rows.items():
-        plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)), tags=[{}])
+    stage_rows(plane, "staging", rows)
     return plane
 
 

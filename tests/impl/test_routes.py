@@ -14,7 +14,7 @@ from rollproof.impl.reassembler import RolloutReassembler
 from rollproof.impl.staged_row import route_columns, staged_row
 from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.ours import Ours
-from rollproof.properties.adapters.tensors import from_torch, row_fields
+from rollproof.properties.adapters.tensors import from_torch, stage_rows
 from rollproof.properties.strategies.rollouts.routed import (
     ROLLOUT_BREAKS,
     RoutedCall,
@@ -156,8 +156,7 @@ def test_what_a_data_plane_may_do_in_between(plane, reason):
         RoutedCall("c1", "c0", 0, 1),
     ]
     rollout, made = stage("g_g0", script, "c1"), plane()
-    for key, row in rollout.rows.items():
-        made.put_samples([key], "staging", row_fields(dict(row)), [{}])
+    stage_rows(made, "staging", rollout.rows)
     reassembler = RolloutReassembler(
         made, partition_id="t", staging_partition="staging", pad_token_id=0, max_seq_len=8, router_replay_enabled=True
     )
@@ -211,8 +210,7 @@ def test_the_first_accepted_rollout_teaches_the_process():
         rows |= rollout.rows
         receipts.append(rollout.receipt)
     plane = MemoryDataPlane()
-    for key, row in rows.items():
-        plane.put_samples([key], "staging", row_fields(dict(row)), [{}])
+    stage_rows(plane, "staging", rows)
     reassembler = RolloutReassembler(
         plane,
         partition_id="train",
@@ -245,8 +243,7 @@ def test_the_error_for_an_unknown_shape_says_whether_rejected_rollouts_staged_ro
         stage("g_g1", [RoutedCall("c", None, 0, 1, lists)], "c"),
     ]
     plane = MemoryDataPlane()
-    for key, row in {**rollouts[0].rows, **rollouts[1].rows}.items():
-        plane.put_samples([key], "staging", row_fields(dict(row)), [{}])
+    stage_rows(plane, "staging", {**rollouts[0].rows, **rollouts[1].rows})
     receipts = [rollouts[0].receipt, None]
     if rejected:
         receipts[1] = rollouts[1].receipt

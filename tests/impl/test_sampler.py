@@ -8,7 +8,7 @@ from attrs import evolve
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.strategies.rollouts.worked import WORKED_EXAMPLE
 from rollproof.spec.constants import TOPK_IDS, TOPK_LOGPROBS
 from rollproof.spec.tensor import Tensor
@@ -24,8 +24,7 @@ def staged(plane, rollout_id, *, broken=False):
             TOPK_LOGPROBS: Tensor.of("float32", [-0.5, -1.0] * 2, (1, 2, 2)),
         }
         history = history.with_call(evolve(call, topk=topk))
-    for key, row in history.rows().items():
-        plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)), tags=[{}])
+    stage_rows(plane, "staging", history.rows())
     return history.raw_receipt()
 
 

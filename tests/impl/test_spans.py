@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import HYPOTHESIS
+from cases import HYPOTHESIS, media_item
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,27 +125,15 @@ def test_videos_are_compared_frame_by_frame():
         check_items(read_items([video(1, (2, 2)), video(5, (2, 2), (2, 4))]), carry, 0, read_bundle(CLIPS))
 
 
-def item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, Any]:
-    return {
-        "modality": "image",
-        "placeholder_offset": offset,
-        "placeholder_length": len(ids),
-        "placeholder_digest": placeholder_digest(ids),
-        "token_id": 18,
-        "embedding_spans": runs,
-        "imgs_sizes": [[1, 2]],
-    }
-
-
 def test_an_image_has_one_size_also_where_its_word_came_as_text() -> None:
-    value = json.loads(json.dumps([{**item(1, [18], [[1, 1]]), "imgs_sizes": [[1, 2], [1, 2]]}]))
+    value = json.loads(json.dumps([{**media_item(1, [18], [[1, 1]]), "imgs_sizes": [[1, 2], [1, 2]]}]))
     for read in (read_items, parse_items):
         with pytest.raises(ValueError, match="imgs_sizes"):
             read(value)
 
 
 def readers(runs: list[list[int]]) -> list[Any]:
-    value = [item(2, [7, 18, 18, 18, 18, 8], runs)]
+    value = [media_item(2, [7, 18, 18, 18, 18, 8], runs)]
     return [lambda: read_items(value), lambda: parse_items(value)]
 
 
@@ -182,7 +170,7 @@ def test_embedding_runs_that_are_out_of_order_are_refused(runs: list[list[int]])
     ],
 )
 def test_embedding_tokens_are_looked_for_inside_and_right_beside(carry: list[int], start: int, fits: bool) -> None:
-    value = [item(1, [7, 18, 18, 8], [[2, 2]])]
+    value = [media_item(1, [7, 18, 18, 8], [[2, 2]])]
     with pytest.raises(ValueError, match="media_present" if fits else "over every position"):
         check_items(read_items(value), np.array(carry), start, None)
     if fits:

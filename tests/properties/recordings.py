@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.audit.judge import judge
 from rollproof.properties.audit.reading import read_line
 from rollproof.properties.audit.recorder import Recorder
@@ -17,8 +17,7 @@ NAMES = {"partition_id": "train", "staging_partition": "staging", "pad_token_id"
 def staged(plane, rollout_id):
     """Stage one rollout of the worked example; return its receipt."""
     history = rehash(WORKED_EXAMPLE.renamed(rollout_id))
-    for key, row in history.rows().items():
-        plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)), tags=[{}])
+    stage_rows(plane, "staging", history.rows())
     return history.raw_receipt()
 
 
@@ -57,8 +56,7 @@ def many(path, number, size=16, example=WORKED_EXAMPLE):
             lost = min(index, size - 1)
             rollouts = [rehash(example.renamed(f"r{index}-{one}")) for one in range(size)]
             for history in rollouts:
-                for key, row in history.rows().items():
-                    plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)))
+                stage_rows(plane, "staging", history.rows())
             reassembler.finalize_group(
                 "<group>",
                 [history.rollout_id for history in rollouts],

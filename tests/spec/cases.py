@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from rollproof.spec.rejections import Rejected
+from rollproof.spec.spans import placeholder_digest
 
 
 def every(**domains: Iterable[object]) -> Callable[[Callable[..., bool]], Callable[[], None]]:
@@ -49,3 +51,16 @@ def outcome(function, *arguments, **keywords):
         return function(*arguments, **keywords)
     except Rejected as rejected:
         return rejected.code
+
+
+def media_item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, Any]:
+    """Return an image of 1 by 2 pixels as ``media_spans`` holds it, whose placeholder is these ids."""
+    return {
+        "modality": "image",
+        "placeholder_offset": offset,
+        "placeholder_length": len(ids),
+        "placeholder_digest": placeholder_digest(ids),
+        "token_id": 18,
+        "embedding_spans": runs,
+        "imgs_sizes": [[1, 2]],
+    }

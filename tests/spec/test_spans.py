@@ -7,7 +7,7 @@ import json
 
 import pytest
 from attrs import evolve
-from cases import HYPOTHESIS, every
+from cases import HYPOTHESIS, every, media_item
 from hypothesis import given
 
 from rollproof.properties.strategies.breaks.media import illustrated_chain
@@ -167,26 +167,14 @@ def test_an_image_has_one_size(is_video: bool, sizes: int) -> bool:
     return accepted(parse_items, [value]) == (sizes > 0 if is_video else sizes == 1)
 
 
-def item(offset: int, ids: list[int], runs: list[list[int]]) -> dict[str, object]:
-    return {
-        "modality": "image",
-        "placeholder_offset": offset,
-        "placeholder_length": len(ids),
-        "placeholder_digest": placeholder_digest(ids),
-        "token_id": 18,
-        "embedding_spans": runs,
-        "imgs_sizes": [[1, 2]],
-    }
-
-
 def test_a_placeholder_has_a_token() -> None:
     with pytest.raises(ValueError, match="placeholder_length"):
-        parse_items([{**item(1, [18], [[1, 1]]), "placeholder_length": 0}])
+        parse_items([{**media_item(1, [18], [[1, 1]]), "placeholder_length": 0}])
 
 
 @pytest.mark.parametrize("digest", ["0" * 64, "f" * 64])
 def test_a_placeholder_digest_is_exact(digest: str) -> None:
-    described = {**item(1, [7, 18], [[2, 1]]), "placeholder_digest": digest}
+    described = {**media_item(1, [7, 18], [[2, 1]]), "placeholder_digest": digest}
     with pytest.raises(ValueError, match="placeholder_digest"):
         check_tokens(parse_items([described]), [5, 7, 18, 5], 0)
 
@@ -194,12 +182,12 @@ def test_a_placeholder_digest_is_exact(digest: str) -> None:
 @pytest.mark.parametrize("runs", [[[3, 2]], [[4, 1]], [[0, 1]], [[1, 4]], [[2, 3]]])
 def test_embedding_runs_end_inside_their_placeholder(runs: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="runs inside the placeholder"):
-        parse_items([item(1, [7, 18, 18], runs)])
+        parse_items([media_item(1, [7, 18, 18], runs)])
 
 
 @pytest.mark.parametrize("carry", [[18, 18, 5], [18, 7, 18, 5], [5, 18, 18]])
 def test_an_embedding_token_beside_a_placeholder_is_noticed(carry: list[int]) -> None:
-    described = item(1, [18], [[1, 1]]) if carry[1] == 18 else item(1, [7, 18], [[2, 1]])
+    described = media_item(1, [18], [[1, 1]]) if carry[1] == 18 else media_item(1, [7, 18], [[2, 1]])
     with pytest.raises(ValueError, match="every position"):
         check_tokens(parse_items([described]), carry, 0)
 

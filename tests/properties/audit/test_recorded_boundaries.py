@@ -9,7 +9,7 @@ from recordings import NAMES
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.audit.judge import judge
 from rollproof.properties.audit.reading import read_line
 from rollproof.properties.audit.recorder import Recorder
@@ -20,8 +20,7 @@ from rollproof.spec.constants import ROUTE_BOUNDARY, ROUTE_BOUNDARY_CHOICES
 def recorded(path, **arguments):
     """Record the contract's example, finalized as a group of one, and return the audit's verdict."""
     plane = MemoryDataPlane()
-    for key, row in EXAMPLE.rows.items():
-        plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)), tags=[{}])
+    stage_rows(plane, "staging", EXAMPLE.rows)
     with Recorder(path, plane) as recorder:
         reassembler = RolloutReassembler(recorder.client, **NAMES, router_replay_enabled=True, **arguments)
         recorder.watch(reassembler)

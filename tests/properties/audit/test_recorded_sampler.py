@@ -13,7 +13,7 @@ from recordings import NAMES
 from rollproof.impl import sampler
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.audit.recorder import Recorder
 from rollproof.properties.cli import main
 from rollproof.properties.strategies.rollouts.history import rehash
@@ -35,8 +35,7 @@ def audited(tmp_path, monkeypatch):
         history = rehash(WORKED_EXAMPLE.renamed("g_g0"))
         history = evolve(history, calls=tuple(evolve(call, topk=topk) for call in history.calls))
         plane = MemoryDataPlane()
-        for key, row in history.rows().items():
-            plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)), tags=[{}])
+        stage_rows(plane, "staging", history.rows())
         with Recorder("run.jsonl", plane) as recorder:
             reassembler = RolloutReassembler(recorder.client, **NAMES, **arguments)
             recorder.watch(reassembler)

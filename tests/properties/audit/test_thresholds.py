@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import row_fields, stage_rows
 from rollproof.properties.audit.recorder import Recorder
 from rollproof.properties.audit.thresholds import NAMES
 from rollproof.properties.cli import main
@@ -108,8 +108,7 @@ def test_every_reported_advisory_can_be_a_threshold(odd):
 def test_every_argument_of_an_advisory_is_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plane, history = MemoryDataPlane(), rehash(WORKED_EXAMPLE.renamed("g_g0"))
-    for key, row in history.rows().items():
-        plane.put_samples(sample_ids=[key], partition_id="staging", fields=row_fields(dict(row)), tags=[{}])
+    stage_rows(plane, "staging", history.rows())
     own = {"publish_group_key": True, "least_plausible_logprob": -0.3, "stop_token_ids": [20]}
     with Recorder("run.jsonl", plane) as recorder:
         reassembler = RolloutReassembler(recorder.client, **ARGUMENTS, **own)

@@ -19,7 +19,7 @@ from rollproof.impl.columns import column_rows
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.properties.adapters.forms import with_forms
 from rollproof.properties.adapters.padding import rows_without_padding
-from rollproof.properties.adapters.tensors import from_torch, named_columns, row_fields, single_row
+from rollproof.properties.adapters.tensors import from_torch, named_columns, single_row, stage_rows
 from rollproof.properties.strategies.rollouts.recipes import Form, OddColumn
 from rollproof.spec.constants import FLAG_COLUMNS, SCALAR_COLUMNS
 from rollproof.spec.judge.staging import NO_FAULTS, Faults, OnMiss, Staging
@@ -140,8 +140,7 @@ class RecordingPlane:
             inner.dense, manner = manner.dense, evolve(manner, dense=False)
             inner.put_rows({key: single_row(row) for key, row in staging.rows.items()}, partition)
         else:
-            for key, row in staging.rows.items():
-                inner.put_samples(sample_ids=[key], partition_id=partition, fields=row_fields(dict(row)), tags=[{}])
+            stage_rows(inner, partition, staging.rows)
         plane = cls(inner, staging.on_miss, pad_token_id, faults=staging.faults, manner=manner)
         for key, row in staging.rows.items():
             plane.held.add(key)

@@ -49,6 +49,12 @@ def single_row(row: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
     return {name: to_torch(value)[0] for name, value in row.items()}
 
 
+def stage_rows(plane: Any, partition: str, rows: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Put staged rows one by one, as workers do."""
+    for key, row in rows.items():
+        plane.put_samples([key], partition, row_fields(dict(row)), [{}])
+
+
 def named_columns(fields: Any) -> Iterator[tuple[str, Sequence[torch.Tensor]]]:
     """Yield each column of a TensorDict: its name and its rows."""
     for name in fields.keys():  # noqa: SIM118 - a TensorDict iterates over its batch

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rollproof.impl.reassembler import CleanupError, GroupInFlight, PublishError, RolloutReassembler
 from rollproof.impl.recovery import Contradiction, Recovery, Undecidable, run
 from rollproof.properties.adapters.recording import published_rows
-from rollproof.properties.adapters.tensors import row_fields
+from rollproof.properties.adapters.tensors import stage_rows
 from rollproof.properties.machine.faults import ABOUT_ROWS, FAULTS, Armed, Crash, Fault, FaultyPlane, Operation
 from rollproof.properties.machine.model import CONFIG, STAGING, TRAIN, Group, RolloutPlan, group_of
 from rollproof.properties.machine.running import run_machine
@@ -140,8 +140,7 @@ class FinalizerMachine(RuleBasedStateMachine):
     def stage(self, plans: list[RolloutPlan]) -> None:
         """Let workers stage a group."""
         group = group_of(len(self.flights), plans, [flight.group for flight in self.flights])
-        for key, row in group.rows.items():
-            self.watch.put_samples([key], STAGING, row_fields(dict(row)), [{}])
+        stage_rows(self.watch, STAGING, group.rows)
         self.staged |= group.rows
         self.flights.append(InFlight(group))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from rollproof.impl.dataplane.memory import MemoryDataPlane
-from rollproof.properties.adapters.tensors import batch_rows, from_torch, row_fields
+from rollproof.properties.adapters.tensors import batch_rows, from_torch, stage_rows
 from rollproof.properties.nemo_gym.adapter import load_staging
 from rollproof.spec.constants import (
     BASE_COLUMNS,
@@ -88,8 +88,7 @@ class StagedRows:
     def holding(cls, rows: Mapping[str, Row]) -> StagedRows:
         """Return a plane inside the process that holds these rows."""
         plane = cls()
-        for key, row in rows.items():
-            plane.put_samples([key], PARTITION, row_fields(dict(row)), [{}])
+        stage_rows(plane, PARTITION, rows)
         return plane
 
     def put_samples(self, sample_ids: list[str], partition_id: str, fields: Any, tags: Any = None) -> Any:
