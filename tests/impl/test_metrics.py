@@ -17,8 +17,9 @@ from rollproof.properties.gate.codes import normative, reachable
 from rollproof.properties.gate.run import both_answers
 from rollproof.properties.strategies.rollouts.recipes import realize_request
 from rollproof.properties.strategies.streams import between
-from rollproof.spec.constants import REJECTION_METRICS, STEP_TIMES
+from rollproof.spec.constants import STEP_TIMES
 from rollproof.spec.judge.catalogue import CATALOGUE
+from rollproof.spec.judge.latitude import REJECTION_METRICS
 from rollproof.spec.judge.oracle import answer
 from rollproof.spec.judge.requests import Accepted, Area, FinalizeGroups, GroupStep
 from rollproof.spec.judge.staging import Staging

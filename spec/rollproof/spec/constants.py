@@ -153,17 +153,6 @@ TOKEN_ROW_COLUMNS: Final = ("input_ids", *ROW_PADDING)
 DROP_REASON: Final = "no valid rollout, and the (layers, top-k) of routes is unknown"
 """Why a group is dropped; free text."""
 
-LATER_ADVISORIES: Final = tuple(
-    f"advisory/{name}"
-    for name in (
-        *("mixed_prompts", "zero_logprob_tokens", "implausible_logprobs", "untrained_generated_tokens"),
-        *("unpredicted_first_token", "stop_token_not_trained", "version_above_current"),
-        "placeholder_token_outside_items",
-    )
-)
-"""Advisories that runs recorded before version 0.2.0 do not count."""
-REJECTION_METRICS: Final = ("finalize/rejection_", "finalize/rebuild_failed_")
-"""How the metrics begin that count rejections by code: of section 5, and of section 4 beneath ``rebuild_failed``."""
 STEP_TIMES: Final = tuple(f"row_assembly/{step}_ms" for step in ("rollouts", "tensorize", "tq_put", "clear_staging"))
 """Metrics outside ``finalize/`` that an implementation may report: milliseconds per step; the last in direct mode only.
 

@@ -23,7 +23,7 @@ from rollproof.spec.rejections import Code, Rejected
 from rollproof.spec.retained import CallMedia, PrefixRow, restore
 from rollproof.spec.staged import StagedRow, decode_row
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import expect, fault, is_length, show
+from rollproof.spec.values import expect, fault, is_length, refusing, show
 
 
 @frozen
@@ -112,7 +112,7 @@ def check_identity(call: RunningCall, keys: Sequence[str], chunks: Sequence[Stag
     """Check that each chunk is of this call, and its key of its place; else ``cut_identity_mismatch``."""
     mode = MODE_TEXT if call.parent_call_id is None else MODE_TOKEN_IN
     for sequence, (key, chunk) in enumerate(zip(keys, chunks, strict=True)):
-        try:
+        with refusing(Code.CUT_IDENTITY_MISMATCH):
             expect(is_place(key, call, sequence), "staging_keys", key, f"chunk {sequence} of this call")
             for name, found, wanted in (
                 ("rollout_id", chunk.rollout_id, call.capture_key),
@@ -122,8 +122,6 @@ def check_identity(call: RunningCall, keys: Sequence[str], chunks: Sequence[Stag
                 ("prev_len", chunk.prev_len, len(call.before)),
             ):
                 expect(found == wanted, name, found, show(wanted))
-        except ValueError as error:
-            raise Rejected(Code.CUT_IDENTITY_MISMATCH, str(error)) from None
 
 
 def is_place(key: str, call: RunningCall, sequence: int) -> bool:

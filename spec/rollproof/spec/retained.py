@@ -22,10 +22,10 @@ from rollproof.spec.blake3 import blake3
 from rollproof.spec.constants import MEDIA_DIGEST_FIELDS, MEDIA_SHA256, MEDIA_SPANS, ROUTE_ENCODING_NONE
 from rollproof.spec.digest import sized, text, u64
 from rollproof.spec.extras import RouteFragment, committed_extras
-from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.rejections import Code
 from rollproof.spec.spans import ITEM_FIELDS, MediaItem, parse_items
 from rollproof.spec.tensor import Tensor
-from rollproof.spec.values import expect, fault, is_digest, is_text, refusing, show
+from rollproof.spec.values import expect, is_digest, is_text, refusing, show
 
 # ── the digest (decision D11) ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -47,11 +47,10 @@ def media_digest(tensors: Mapping[Any, Any] | None, scheme: str = MEDIA_SHA256) 
 
 def named_tensors(tensors: Mapping[Any, Any]) -> bytes:
     """Encode their number, then each in the order of its name's UTF-8 bytes."""
-    for name, value in tensors.items():
-        if not is_text(name):
-            raise Rejected(Code.MEDIA_CAPTURE_REJECTED, fault("name of a tensor", name, "a string"))
-        if not isinstance(value, Tensor):
-            raise Rejected(Code.MEDIA_CAPTURE_REJECTED, fault(name, value, "a tensor with bytes of its own"))
+    with refusing(Code.MEDIA_CAPTURE_REJECTED):
+        for name, value in tensors.items():
+            expect(is_text(name), "name of a tensor", name, "a string")
+            expect(isinstance(value, Tensor), name, value, "a tensor with bytes of its own")
     names = sorted(tensors, key=lambda name: name.encode("utf-8"))
     return u64(len(names)) + b"".join(text(name) + tensor_bytes(tensors[name]) for name in names)
 
@@ -92,15 +91,10 @@ def cut_extras(
     """
     if media is None:
         return None if extras is None else dict(extras)
-    read_spans(media.spans, Code.MEDIA_CAPTURE_REJECTED)
+    with refusing(Code.MEDIA_CAPTURE_REJECTED):
+        parse_items(media.spans)
     digest = media_digest(media.tensors, scheme)
     return {**(extras or {}), MEDIA_SPANS: media.spans, MEDIA_DIGEST_FIELDS[scheme]: digest}
-
-
-def read_spans(spans: Any, code: Code) -> tuple[MediaItem, ...]:
-    """Return the items of a ``media_spans`` value; whether they fit the call's tokens is not checked here."""
-    with refusing(code):
-        return parse_items(spans)
 
 
 # ── the restore ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,40 +127,31 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
     """
     with refusing(Code.MEDIA_CAPTURE_REJECTED):
         extras = committed_extras(row.extras_digest, row.extras_metadata_json, row.fragment)
-    schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
-    if MEDIA_SPANS not in extras and not schemes:
-        if has_media(fresh):
-            detail = fault(MEDIA_SPANS, None, "spans and a digest in the prefix row, as the request has media")
-            raise Rejected(Code.MEDIA_CAPTURE_REJECTED, detail)
-        return None
-    if MEDIA_SPANS not in extras or len(schemes) != 1:
-        raise Rejected(
-            Code.MEDIA_CAPTURE_REJECTED, fault("extras", ", ".join(sorted(extras)), f"{MEDIA_SPANS} and one digest")
-        )
-    items = read_spans(extras[MEDIA_SPANS], Code.MEDIA_CAPTURE_REJECTED)
-    scheme = schemes[0]
-    retained = extras[MEDIA_DIGEST_FIELDS[scheme]]
-    if not is_media_digest(retained, scheme):
-        expected = f"{scheme}: and 64 lowercase hex characters"
-        raise Rejected(Code.MEDIA_CAPTURE_REJECTED, fault(MEDIA_DIGEST_FIELDS[scheme], retained, expected))
+        schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
+        if MEDIA_SPANS not in extras and not schemes:
+            expected = "spans and a digest in the prefix row, as the request has media"
+            expect(not has_media(fresh), MEDIA_SPANS, None, expected)
+            return None
+        whole = MEDIA_SPANS in extras and len(schemes) == 1
+        expect(whole, "extras", ", ".join(sorted(extras)), f"{MEDIA_SPANS} and one digest")
+        items = parse_items(extras[MEDIA_SPANS])
+        scheme, field = schemes[0], MEDIA_DIGEST_FIELDS[schemes[0]]
+        retained = extras[field]
+        expect(is_media_digest(retained, scheme), field, retained, f"{scheme}: and 64 lowercase hex characters")
     found = media_digest(fresh.tensors, scheme)
-    check_same_items(read_spans(fresh.spans, Code.RETAINED_MEDIA_CHANGED), items)
-    if found != retained:
-        raise Rejected(Code.RETAINED_MEDIA_CHANGED, fault("tensors", found, f"{show(retained)}, the cut's digest"))
+    with refusing(Code.RETAINED_MEDIA_CHANGED):
+        check_same_items(parse_items(fresh.spans), items)
+        expect(found == retained, "tensors", found, f"{show(retained)}, the cut's digest")
     return fresh
 
 
 def check_same_items(fresh: Sequence[MediaItem], retained: Sequence[MediaItem]) -> None:
-    """Check that the fresh items are those of the cut, field by field."""
-    if len(fresh) != len(retained):
-        detail = fault(MEDIA_SPANS, len(fresh), f"{len(retained)} items, as at the cut")
-        raise Rejected(Code.RETAINED_MEDIA_CHANGED, detail)
+    """Check that the fresh items are those of the cut, field by field. Raises ``ValueError``."""
+    expect(len(fresh) == len(retained), MEDIA_SPANS, len(fresh), f"{len(retained)} items, as at the cut")
     for index, (found, wanted) in enumerate(zip(fresh, retained, strict=True)):
         for name in ITEM_FIELDS:
             value, expected = getattr(found, name), getattr(wanted, name)
-            if value != expected:
-                detail = fault(f"{MEDIA_SPANS}[{index}]: {name}", value, f"{show(expected)}, as at the cut")
-                raise Rejected(Code.RETAINED_MEDIA_CHANGED, detail)
+            expect(value == expected, f"{MEDIA_SPANS}[{index}]: {name}", value, f"{show(expected)}, as at the cut")
 
 
 def has_media(media: CallMedia) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rollproof.impl.reassembler import CleanupError, PublishError, RolloutReassembler
 from rollproof.properties.right.variant import Right
-from rollproof.spec.constants import LATER_ADVISORIES, REJECTION_METRICS
+from rollproof.spec.judge.latitude import LATER_ADVISORIES, REJECTION_METRICS
 from rollproof.spec.rejections import Code
 
 WITH_SUBJECT: Final = (Code.REBUILD_FAILED.code, Code.ROUTE_ASSEMBLY.code)

@@ -29,6 +29,18 @@ TAG_NAMES: Final = frozenset(
 )
 """The tags that the contract names; others are the implementation's own."""
 
+LATER_ADVISORIES: Final = tuple(
+    f"advisory/{name}"
+    for name in (
+        *("mixed_prompts", "zero_logprob_tokens", "implausible_logprobs", "untrained_generated_tokens"),
+        *("unpredicted_first_token", "stop_token_not_trained", "version_above_current"),
+        "placeholder_token_outside_items",
+    )
+)
+"""Advisories that runs recorded before version 0.2.0 do not count."""
+REJECTION_METRICS: Final = ("finalize/rejection_", "finalize/rebuild_failed_")
+"""How the metrics begin that count rejections by code: of section 5, and of section 4 beneath ``rebuild_failed``."""
+
 CLEANUP_KEYS: Final = "cleanup_staging_keys"
 
 

@@ -7,9 +7,9 @@ from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from rollproof.spec.constants import GROUP_KEY, LATER_ADVISORIES, REJECTION_METRICS, ROUTED_EXPERTS, STEP_TIMES
+from rollproof.spec.constants import GROUP_KEY, ROUTED_EXPERTS, STEP_TIMES
 from rollproof.spec.judge.invariant import Case, Invariant, Rule, describe, difference, invariant
-from rollproof.spec.judge.latitude import METRIC_PREFIXES, comparable
+from rollproof.spec.judge.latitude import LATER_ADVISORIES, METRIC_PREFIXES, REJECTION_METRICS, comparable
 from rollproof.spec.judge.requests import Accepted, Answer, Area, FinalizeGroups, GroupStep
 from rollproof.spec.judge.rules.rollout import same_reason
 from rollproof.spec.outcomes import Failure, GroupOutcome
