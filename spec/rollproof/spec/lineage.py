@@ -54,6 +54,11 @@ def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
     return lay_out(receipt.rollout_id, [by_id[record.model_call_id] for record in chain])
 
 
+def refused(code: Code, call_id: str, field: str, value: object, expected: str) -> Rejected:
+    """Return the rejection of a rollout for one field of one call."""
+    return Rejected(code, call_fault(call_id, field, value, expected))
+
+
 def check_supported(receipt: Receipt) -> None:
     """Check steps 1 and 2: supported versions, and a rollout that succeeded."""
     for field, supported in VERSIONS.items():
@@ -99,23 +104,21 @@ def check_pairs(receipt: Receipt, calls: Sequence[StagedCall]) -> None:
             raise Rejected(Code.SNAPSHOT_ORDER_MISMATCH, identity)
         seen.add(call.model_call_id)
         if call.rollout_id != receipt.rollout_id:
-            detail = call_fault(listed_id, "rollout_id", call.rollout_id, show(receipt.rollout_id))
-            raise Rejected(Code.WRONG_ROLLOUT, detail)
+            raise refused(Code.WRONG_ROLLOUT, listed_id, "rollout_id", call.rollout_id, show(receipt.rollout_id))
         for field in COMPARED_FIELDS:
             staged, expected = getattr(call, field), getattr(record, field)
             if staged != expected:
-                detail = call_fault(listed_id, field, staged, f"{show(expected)}, as in the manifest")
-                raise Rejected(wrong(field), detail)
+                raise refused(wrong(field), listed_id, field, staged, f"{show(expected)}, as in the manifest")
         for field in VERSIONS:
             staged, listed_as, of_receipt = (getattr(each, field) for each in (call, record, receipt))
             if len({staged, listed_as, of_receipt}) > 1:
                 others = f"that of its manifest row, {show(listed_as)}, and of the receipt, {show(of_receipt)}"
-                raise Rejected(wrong(field), call_fault(listed_id, field, staged, others))
+                raise refused(wrong(field), listed_id, field, staged, others)
         with refusing(Code.INVALID_SNAPSHOT, where=f"call {listed_id}"):
             expect_digest("digest", call.digest)
             actual = call_digest(call)
         if actual != call.digest:
-            raise Rejected(Code.CORRUPT_DIGEST, call_fault(listed_id, "digest", call.digest, show(actual)))
+            raise refused(Code.CORRUPT_DIGEST, listed_id, "digest", call.digest, show(actual))
 
 
 def wrong(field: str) -> Code:
@@ -129,14 +132,12 @@ def check_graph(records: Mapping[str, CallRecord]) -> None:
     for call_id, record in records.items():
         parent_id = record.parent_call_id
         if parent_id is not None and parent_id not in records:
-            detail = call_fault(call_id, "parent_call_id", parent_id, "a call of the manifest")
-            raise Rejected(Code.MISSING_PARENT, detail)
+            raise refused(Code.MISSING_PARENT, call_id, "parent_call_id", parent_id, "a call of the manifest")
         if parent_id is not None and record.prev_len != records[parent_id].cum_len:
             end = f"{records[parent_id].cum_len}, where its parent ends"
-            raise Rejected(Code.PARENT_LENGTH_MISMATCH, call_fault(call_id, "prev_len", record.prev_len, end))
+            raise refused(Code.PARENT_LENGTH_MISMATCH, call_id, "prev_len", record.prev_len, end)
         if call_id in cyclic:
-            detail = call_fault(call_id, "parent_call_id", parent_id, "a path to a root")
-            raise Rejected(Code.LINEAGE_CYCLE, detail)
+            raise refused(Code.LINEAGE_CYCLE, call_id, "parent_call_id", parent_id, "a path to a root")
 
 
 def calls_that_reach_a_cycle(records: Mapping[str, CallRecord]) -> set[str]:
@@ -176,10 +177,9 @@ def carry_length(call: StagedCall) -> int:
         carry_len += 1
     if 0.0 in call.token_mask_delta[carry_len:]:
         field = f"token_mask_delta[{call.token_mask_delta.index(0.0, carry_len)}]"
-        detail = call_fault(call.model_call_id, field, 0.0, "1.0 once a token is generated")
-        raise Rejected(Code.INVALID_MASK_ORDER, detail)
+        raise refused(Code.INVALID_MASK_ORDER, call.model_call_id, field, 0.0, "1.0 once a token is generated")
     if carry_len == len(call.token_mask_delta):
-        raise Rejected(Code.EMPTY_GENERATION, call_fault(call.model_call_id, "generated tokens", 0, "at least one"))
+        raise refused(Code.EMPTY_GENERATION, call.model_call_id, "generated tokens", 0, "at least one")
     return carry_len
 
 
@@ -191,8 +191,7 @@ def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
     for call in chain:
         chain_hash = chain_digest(chain_hash, call.token_ids_delta)
         if call.chain_hash != chain_hash:
-            detail = call_fault(call.model_call_id, "chain_hash", call.chain_hash, show(chain_hash))
-            raise Rejected(Code.CHAIN_HASH_MISMATCH, detail)
+            raise refused(Code.CHAIN_HASH_MISMATCH, call.model_call_id, "chain_hash", call.chain_hash, show(chain_hash))
         carry_len = carry_length(call)
         start = version_spans[-1].end if version_spans else 0
         end = start + len(call.token_ids_delta)
@@ -204,8 +203,8 @@ def lay_out(rollout_id: str, chain: Sequence[StagedCall]) -> LinearizedRow:
         raise Rejected(Code.EMPTY_TRAINING_ROW, fault("generated tokens", 0, "at least one"))
     last, whole = chain[-1], prefix_digest(token_ids)
     if last.cumulative_hash != whole:
-        detail = call_fault(last.model_call_id, "cumulative_hash", last.cumulative_hash, show(whole))
-        raise Rejected(Code.CUMULATIVE_HASH_MISMATCH, detail)
+        code, found = Code.CUMULATIVE_HASH_MISMATCH, last.cumulative_hash
+        raise refused(code, last.model_call_id, "cumulative_hash", found, show(whole))
     return LinearizedRow(
         rollout_id=rollout_id,
         token_ids=token_ids,
