@@ -22,7 +22,7 @@ from rollproof.spec.constants import (
     PIXEL_VALUES,
     STAGED_GEOMETRY_DTYPE,
 )
-from rollproof.spec.rejections import Code, Rejected
+from rollproof.spec.rejections import Code
 from rollproof.spec.staged import Row, column
 from rollproof.spec.tensor import ITEM_SIZES, Tensor
 from rollproof.spec.values import expect, fault, refusing, show
@@ -118,12 +118,10 @@ def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> dict[str, Tensor
     differ in pixel dtype or feature width, or only some of them have frames; ``names`` are how it names the parts.
     """
     names = names or [f"part {index}" for index in range(len(parts))]
-    for kind in (pixel_kind, modality):
-        expected = kind(parts[0])
-        for name, part in zip(names, parts, strict=True):
-            if kind(part) != expected:
-                detail = f"{name}: {fault('media', kind(part), f'{expected}, as in {names[0]}')}"
-                raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, detail)
+    kinds = [media_kind(part[BUNDLE_PIXELS], videos=BUNDLE_FRAMES in part) for part in parts]
+    for name, kind in zip(names, kinds, strict=True):
+        with refusing(Code.MEDIA_CHAIN_INCOMPATIBLE, where=name):
+            expect(kind == kinds[0], "media", kind, f"{kinds[0]}, as in {names[0]}")
     staged = [narrowed(part) for part in parts]
     return {
         name: append([part[name] for part in staged], dimension=1 if name == BUNDLE_PIXELS else 0)
@@ -132,14 +130,9 @@ def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> dict[str, Tensor
     }
 
 
-def pixel_kind(bundle: Bundle) -> str:
-    """Return what the parts of a chain share, in words: pixel dtype and feature width."""
-    return f"{bundle[BUNDLE_PIXELS].dtype}, {bundle[BUNDLE_PIXELS].shape[2]} features"
-
-
-def modality(bundle: Bundle) -> str:
-    """Return whether a bundle holds images or videos."""
-    return "videos" if BUNDLE_FRAMES in bundle else "images"
+def media_kind(pixels: Tensor, *, videos: bool) -> str:
+    """Return what media must share to be put together, in words: pixel dtype, feature width and modality."""
+    return f"{pixels.dtype}, {pixels.shape[-1]} features, {'videos' if videos else 'images'}"
 
 
 def append(tensors: Sequence[Tensor], dimension: int) -> Tensor:

@@ -105,16 +105,9 @@ TOKEN_COLUMNS: Final = {
     "generation_logprobs_delta": "float32",
 }
 SCALAR_COLUMNS: Final = (
-    "schema_version",
-    "digest_version",
-    "extras_digest_version",
-    "capture_mode",
-    "prev_len",
-    "delta_len",
-    "cum_len",
-    "weight_version",
-    "routed_experts_encoding",
-    "routed_len",
+    *VERSIONS,
+    *("capture_mode", "prev_len", "delta_len", "cum_len", "weight_version"),
+    *("routed_experts_encoding", "routed_len"),
 )
 TEXT_COLUMNS: Final = ("rollout_id_utf8", "model_call_id_utf8", "parent_call_id_utf8", "extras_metadata_json")
 FLAG_COLUMNS: Final = ("parent_call_id_present", "chain_hash_present", "cumulative_hash_present")

@@ -146,11 +146,7 @@ def call_payload(call: StagedCall) -> bytes:
     parent = b"\x00" if call.parent_call_id is None else b"\x01" + text(call.parent_call_id)
     identity = text(call.rollout_id) + text(call.model_call_id) + parent + text(call.mode)
     lengths = b"".join(map(u64, (call.prev_len, call.delta_len, call.cum_len, call.weight_version)))
-    columns = (
-        tokens(call.token_ids_delta),
-        float32s(call.token_mask_delta),
-        float32s(call.generation_log_probs_delta),
-    )
+    columns = (tokens(call.token_ids_delta), float32s(call.token_mask_delta), float32s(call.generation_log_probs_delta))
     hashes = (
         hash_bytes(call.extras_digest),
         b"\x01" + hash_bytes(call.chain_hash),

@@ -28,12 +28,6 @@ COMPARED_FIELDS: Final = (
 )
 """Fields that a staged call and its manifest row share, in the order in which they are compared."""
 
-UNSUPPORTED: Final = {
-    "schema_version": Code.UNSUPPORTED_SCHEMA,
-    "digest_version": Code.UNSUPPORTED_DIGEST,
-    "extras_digest_version": Code.UNSUPPORTED_EXTRAS_DIGEST,
-}
-
 
 def linearize(receipt: Receipt, calls: Sequence[StagedCall]) -> LinearizedRow:
     """Return the verified row of the receipt's terminal chain.
@@ -63,7 +57,8 @@ def check_supported(receipt: Receipt) -> None:
     """Check steps 1 and 2: supported versions, and a rollout that succeeded."""
     for field, supported in VERSIONS.items():
         if getattr(receipt, field) != supported:
-            raise Rejected(UNSUPPORTED[field], f"receipt: {fault(field, getattr(receipt, field), str(supported))}")
+            code = Code[f"UNSUPPORTED_{field.removesuffix('_version').upper()}"]
+            raise Rejected(code, f"receipt: {fault(field, getattr(receipt, field), str(supported))}")
     if receipt.failure_reason is not None:
         raise Rejected(Code.REBUILD_ROLLOUT_FAILED, receipt.failure_reason)
     if receipt.capture_poisoned:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from rollproof.spec.bundles import Bundle, check_pixels, join, read_media, trainer_layout
+from rollproof.spec.bundles import Bundle, check_pixels, join, media_kind, read_media, trainer_layout
 from rollproof.spec.constants import (
     BUNDLE_PIXELS,
     MEDIA_FIELDS,
@@ -182,24 +182,18 @@ def fit_into_group(outcome: RolloutOutcome, earlier: Sequence[RolloutOutcome]) -
 
     A trainer concatenates the rows' media, which takes one pixel dtype, one feature width and one modality.
     """
-    first = next((other for other in earlier if other.rollout.media), None)
-    if first is None or not outcome.rollout.media:
+    first = next((other for other in earlier if other.rollout.media), outcome)
+    if not outcome.rollout.media or not first.rollout.media:
         return outcome
-    wanted, found = media_kind(first), media_kind(outcome)
+    wanted = media_kind(first.rollout.media[PIXEL_VALUES], videos=first.media_has_frames)
+    found = media_kind(outcome.rollout.media[PIXEL_VALUES], videos=outcome.media_has_frames)
     if found == wanted:
         return outcome
     rollout = outcome.rollout
-    expected = f"{', '.join(wanted)}, as in rollout {first.rollout.rollout_id}"
-    detail = f"rollout {rollout.rollout_id}: {fault('media', ', '.join(found), expected)}"
+    expected = f"{wanted}, as in rollout {first.rollout.rollout_id}"
+    detail = f"rollout {rollout.rollout_id}: {fault('media', found, expected)}"
     reason = Rejected(Code.MEDIA_GROUP_INCOMPATIBLE, detail)
     return rejected_rollout(rollout.rollout_id, rollout.reward, outcome.receipt, outcome.own_keys, reason)
-
-
-def media_kind(outcome: RolloutOutcome) -> tuple[str, str, str]:
-    """Return what must agree within a group: pixel dtype, feature width, and modality."""
-    assert outcome.rollout.media is not None
-    pixels = outcome.rollout.media[PIXEL_VALUES]
-    return pixels.dtype, f"{pixels.shape[1]} features", "videos" if outcome.media_has_frames else "images"
 
 
 def group_fields(rollouts: Sequence[FinalizedRollout]) -> dict[str, tuple[Tensor | None, ...]]:

@@ -7,7 +7,7 @@ empty, a manifest entry that is not an object is skipped. Advisories describe ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rollproof.spec.advisories import LONGEST, find_advisories, ids_per_token, names
@@ -52,6 +52,8 @@ def receipt_metrics(receipts: Sequence[Any]) -> dict[str, float]:
     """Count over the raw receipts."""
     known = [receipt for receipt in receipts if type(receipt) is dict]
     rows = [row for receipt in known for row in manifest_rows(receipt)]
+    trails = [receipt.get("terminal_attribution_reason") for receipt in known]
+    disagreeing = sum(type(trail) is str and "witness_disagreement" in trail for trail in trails)
     token_in = sum(1 for row in rows if row.get("mode", MODE_TOKEN_IN) == MODE_TOKEN_IN)
     metrics: dict[str, float] = {
         "finalize/token_in_calls": float(token_in),
@@ -59,7 +61,7 @@ def receipt_metrics(receipts: Sequence[Any]) -> dict[str, float]:
         "finalize/capture_poisoned_rollouts": float(
             sum(1 for receipt in known if receipt.get("capture_poisoned") is True)
         ),
-        "finalize/terminal_witness_disagreement_count": float(sum(disagrees(receipt) for receipt in known)),
+        "finalize/terminal_witness_disagreement_count": float(disagreeing),
     }
     if rows:
         metrics["finalize/token_in_rate"] = token_in / len(rows)
@@ -80,12 +82,6 @@ def unreadable_rows(request: GroupRequest, outcomes: Sequence[RolloutOutcome]) -
         if outcome.receipt is None:
             count += len(manifest_entries(receipt)) - len(own_keys_listed(rollout_id, receipt))
     return {"finalize/unreadable_manifest_rows": float(count)} if count else {}
-
-
-def disagrees(receipt: Mapping[str, Any]) -> bool:
-    """Return whether the attribution trail of a raw receipt records that witnesses disagreed."""
-    trail = receipt.get("terminal_attribution_reason")
-    return type(trail) is str and "witness_disagreement" in trail
 
 
 def rejection_metrics(outcomes: Sequence[RolloutOutcome]) -> dict[str, float]:

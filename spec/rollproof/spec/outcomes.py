@@ -53,11 +53,7 @@ def rejected_rollout(
 ) -> RolloutOutcome:
     """Return a rejected rollout: columns empty, weight versions null, the keys of its manifest kept."""
     rollout = FinalizedRollout(
-        rollout_id=rollout_id,
-        valid=False,
-        rejection_reason=reason.reason,
-        reward=reward,
-        staging_keys=distinct_keys(receipt),
+        rollout_id, valid=False, rejection_reason=reason.reason, reward=reward, staging_keys=distinct_keys(receipt)
     )
     return RolloutOutcome(rollout, receipt, own_keys=own_keys)
 

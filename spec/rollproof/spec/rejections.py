@@ -60,11 +60,9 @@ _cuts = partial(Rejection, Stage.CUTS, "11", capability="cuts")
 class Code(Enum):
     """All rejection codes, stage by stage. A member's value is its catalogue entry."""
 
-    # ── reading the receipt (sections 3 and 5) ────────────────────────────────────────────────────────────────────────
     MISSING_RECEIPT = Rejection(Stage.RECEIPT, "5", "The rollout has no receipt.")
     INVALID_RECEIPT = _receipt("The receipt breaks a rule of its own.")
 
-    # ── one rollout, before and while its chain is rebuilt (section 5) ────────────────────────────────────────────────
     IDENTITY_MISMATCH = _rollout("The receipt names another rollout than the one asked for.")
     ROLLOUT_FAILED = _rollout("The receipt carries a failure reason.")
     CAPTURE_POISONED = _rollout("The receipt says that its token capture cannot be trusted.")
@@ -77,7 +75,6 @@ class Code(Enum):
     DUPLICATE_FETCHED_CALL_ID = _rollout("Two fetched rows are the same call.")
     REBUILD_FAILED = _rollout("The verified chain could not be rebuilt; the subject says why.")
 
-    # ── verify and linearize (section 4) ──────────────────────────────────────────────────────────────────────────────
     UNSUPPORTED_SCHEMA = _rebuild("The receipt's schema version is not 2.")
     UNSUPPORTED_DIGEST = _rebuild("The receipt's digest version is not 2.")
     UNSUPPORTED_EXTRAS_DIGEST = _rebuild("The receipt's extras digest version is not 1.")
@@ -117,7 +114,6 @@ class Code(Enum):
     EMPTY_TRAINING_ROW = _rebuild("The row has no generated token.")
     CUMULATIVE_HASH_MISMATCH = _rebuild("The terminal call's prefix hash does not cover the row.")
 
-    # ── media of a rollout (section 7) ────────────────────────────────────────────────────────────────────────────────
     MEDIA_CHAIN_IDENTITY = _media("A call of the chain has no staged row.")
     MEDIA_COMMITMENT = _media("The extras of a call without routes are not what it committed to.")
     MEDIA_CHAIN_INCOMPATIBLE = _media("The chain's calls mix images and videos, pixel dtypes or feature widths.")
@@ -126,11 +122,9 @@ class Code(Enum):
         "A call's media spans disagree with its tokens, its bundle, its flags or what the policy generated."
     )
 
-    # ── the sampler columns of a rollout (section 12) ─────────────────────────────────────────────────────────────────
     TOPK_LENGTH_MISMATCH = _sampler("A call's sampler columns are not one row of candidates per generated token.")
     TOPK_VALUE_RANGE = _sampler("A candidate is no token, is listed twice, or has no log-probability (D30).")
 
-    # ── routes of a rollout (section 6) ───────────────────────────────────────────────────────────────────────────────
     UNSUPPORTED_ROUTE_ENCODING = _routes("A call's routes are staged in an encoding whose codec is not public (D22).")
     ROUTED_LEN_MISMATCH = _routes("A call staged routes for another number of tokens than it has.")
     UNSUPPORTED_ROUTE_BOUNDARY = _routes("A call's extras announce a boundary route, in any spelling (D21).")
@@ -145,7 +139,6 @@ class Code(Enum):
     INVALID_ROUTE_PLAN = _routes("A route plan breaks a rule of its own, or has another schema version.")
     ROUTE_ASSEMBLY = _routes("The row's routes cannot be assembled; the subject says why.")
 
-    # ── executing a route plan (section 6) ────────────────────────────────────────────────────────────────────────────
     CANONICAL_LENGTH_MISMATCH = _assembly("The plan was made for a row of another length.")
     MISSING_FRAGMENT = _assembly("The plan needs a fragment that is not staged.")
     FRAGMENT_INTEGRITY = _assembly("The extras rebuilt around the fragment do not digest to the call's commitment.")
@@ -160,34 +153,27 @@ class Code(Enum):
     FRAGMENT_DUPLICATE_EXPERT = _assembly("A token-layer vector names one expert twice (D20).")
     ASSEMBLED_LENGTH_MISMATCH = _assembly("The assembled spans do not add up to the row.")
 
-    # ── the reward (section 5) ────────────────────────────────────────────────────────────────────────────────────────
     INVALID_REWARD = Rejection(Stage.REWARD, "5", "The reward is not a number whose float32 is finite (D6).")
 
-    # ── a rollout in its group (section 7) ────────────────────────────────────────────────────────────────────────────
     MEDIA_GROUP_INCOMPATIBLE = Rejection(
         Stage.GROUP, "7", "The row's media cannot be concatenated with the group's first media row (D19)."
     )
 
-    # ── the encoding of routes (section 6) ────────────────────────────────────────────────────────────────────────────
     INVALID_ROUTE_ENVELOPE = Rejection(Stage.CODEC, "6", "The payload is not the one encoding of a route tensor (D9).")
 
-    # ── the worker's side of routes (section 10) ──────────────────────────────────────────────────────────────────────
     MISALIGNED_ENGINE_ROUTES = Rejection(
         Stage.CODEC, "10", "The engine's rows do not end where its tokens end (D29).", capability="boundary"
     )
 
-    # ── retained media: cut and restore (section 7) ───────────────────────────────────────────────────────────────────
     MEDIA_CAPTURE_REJECTED = _retained("Media cannot be hashed, or a prefix row is not what a generation cut wrote.")
     RETAINED_MEDIA_CHANGED = _retained("The fresh media are not the ones that the cut saw.")
 
-    # ── completion of cuts (section 7) ────────────────────────────────────────────────────────────────────────────────
     COMPLETION_COUNT = _completion("A generation cut did not complete exactly once.")
     EMPTY_TAIL = _completion("A call that a cut left incomplete generated nothing after it (D25).")
     TOKEN_COUNT = _completion("Prefix and tail do not add up to what the trained row generated.")
     PREFIX_TOKENS = _completion("The trained row does not begin its generation with the cut's tokens.")
     RETIRED_KEY_LIVE = _completion("A prefix row outlived the completion of its call.")
 
-    # ── restoring a call that was cut (section 11) ────────────────────────────────────────────────────────────────────
     CUT_CHUNK_MISSING = _cuts("The data plane does not hold every acknowledged chunk.")
     CUT_IDENTITY_MISMATCH = _cuts("A chunk is of another call, at another place, or under another key.")
     CUT_VERSION_ORDER = _cuts("Weight versions fall along the chunks, or are newer than the restoring worker's.")

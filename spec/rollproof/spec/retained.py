@@ -130,7 +130,8 @@ def restore(row: PrefixRow, fresh: CallMedia) -> CallMedia | None:
         schemes = [scheme for scheme, name in MEDIA_DIGEST_FIELDS.items() if name in extras]
         if MEDIA_SPANS not in extras and not schemes:
             expected = "spans and a digest in the prefix row, as the request has media"
-            expect(not has_media(fresh), MEDIA_SPANS, None, expected)
+            # No tensors and an empty mapping of them both mean no media.
+            expect(not fresh.spans and not fresh.tensors, MEDIA_SPANS, None, expected)
             return None
         whole = MEDIA_SPANS in extras and len(schemes) == 1
         expect(whole, "extras", ", ".join(sorted(extras)), f"{MEDIA_SPANS} and one digest")
@@ -152,11 +153,6 @@ def check_same_items(fresh: Sequence[MediaItem], retained: Sequence[MediaItem]) 
         for name in ITEM_FIELDS:
             value, expected = getattr(found, name), getattr(wanted, name)
             expect(value == expected, f"{MEDIA_SPANS}[{index}]: {name}", value, f"{show(expected)}, as at the cut")
-
-
-def has_media(media: CallMedia) -> bool:
-    """Return whether there is an item or a tensor. No tensors and an empty mapping of them both mean no media."""
-    return bool(media.spans) or bool(media.tensors)
 
 
 def restored_weight_version(prefix_versions: Sequence[int]) -> int:
