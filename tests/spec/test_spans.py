@@ -68,7 +68,7 @@ def test_parse_item_takes_lengths_as_positions(change):
         (None, "a list"),
         ({}, "a list"),
         ([None], "an object"),
-        ([{**IMAGE_ITEM, "more": 1}], "one of modality"),
+        ([{**IMAGE_ITEM, "more": 1}], "only modality"),
         ([IMAGE_ITEM, IMAGE_ITEM], "do not overlap"),
         ([{**IMAGE_ITEM, "placeholder_offset": 9, "embedding_spans": [[9, 1]]}, IMAGE_ITEM], "do not overlap"),
         (

@@ -18,7 +18,6 @@ from rollproof.spec.records import CAPABILITY, ReassemblerConfig, RouteAssemblyP
 from rollproof.spec.rejections import Code
 from rollproof.spec.values import (
     entry,
-    exact_fields,
     expect,
     expect_digest,
     expect_length,
@@ -239,3 +238,13 @@ def read_span(value: Any, index: int, names: Sequence[str]) -> RouteSpan:
     """Read one span of a plan, with exactly these fields; its values are not checked here."""
     keys = [value.get("staging_key")] if type(value) is dict else []
     return RouteSpan(**exact_fields(value, names, entry("span", index, keys)))
+
+
+def exact_fields(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    """Return a JSON object with exactly these fields."""
+    expect(type(value) is dict, what, value, "an object")
+    for name in names:
+        expect(name in value, f"{what}: {name}", None, "a value; the field is missing")
+    for name in value:
+        expect(type(name) is str and name in names, f"{what}: field", name, f"one of {', '.join(names)}")
+    return dict(value)

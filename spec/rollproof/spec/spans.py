@@ -18,7 +18,7 @@ from attrs import fields, frozen
 
 from rollproof.spec.bundles import MAX_GEOMETRY, Bundle, frame_counts, image_sizes, patch_count
 from rollproof.spec.constants import BUNDLE_FRAMES, BUNDLE_SIZES, IMAGE, MODALITIES, VIDEO
-from rollproof.spec.values import exact_fields, expect, expect_digest, expect_length, is_length, show
+from rollproof.spec.values import expect, expect_digest, expect_length, is_length, show
 
 
 @frozen
@@ -62,7 +62,11 @@ def parse_items(value: Any) -> tuple[MediaItem, ...]:
 
 def parse_item(value: Any) -> MediaItem:
     """Parse one item: exactly its fields, each of its own type, and embedding runs inside the placeholder."""
-    exact_fields(value, ITEM_FIELDS, "media item")
+    expect(type(value) is dict, "media item", value, "an object")
+    for name in value:
+        expect(name in ITEM_FIELDS, "media item", name, f"only {', '.join(ITEM_FIELDS)}")
+    for name in ITEM_FIELDS:
+        expect(name in value, name, None, "a value; the field is missing")
     expect(value["modality"] in MODALITIES, "modality", value["modality"], " or ".join(MODALITIES))
     for name in ("placeholder_offset", "token_id"):
         expect_length(name, value[name])

@@ -149,16 +149,6 @@ def expect_digest(field: str, value: Any) -> None:
     expect(is_digest(value), field, value, "64 lowercase hex characters")
 
 
-def exact_fields(value: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    """Return a JSON object with exactly these fields."""
-    expect(type(value) is dict, what, value, "an object")
-    for name in names:
-        expect(name in value, f"{what}: {name}", None, "a value; the field is missing")
-    for name in value:
-        expect(type(name) is str and name in names, f"{what}: field", name, f"one of {', '.join(names)}")
-    return dict(value)
-
-
 def check_versions(record: Any) -> None:
     """Check that the three version numbers are exactly the supported ones."""
     for field, supported in VERSIONS.items():
