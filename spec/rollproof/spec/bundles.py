@@ -119,9 +119,10 @@ def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> dict[str, Tensor
     """
     names = names or [f"part {index}" for index in range(len(parts))]
     kinds = [media_kind(part[BUNDLE_PIXELS], videos=BUNDLE_FRAMES in part) for part in parts]
-    for name, kind in zip(names, kinds, strict=True):
-        with refusing(Code.MEDIA_CHAIN_INCOMPATIBLE, where=name):
-            expect(kind == kinds[0], "media", kind, f"{kinds[0]}, as in {names[0]}")
+    for each in zip(*kinds, strict=True):
+        for name, kind in zip(names, each, strict=True):
+            with refusing(Code.MEDIA_CHAIN_INCOMPATIBLE, where=name):
+                expect(kind == each[0], "media", kind, f"{each[0]}, as in {names[0]}")
     staged = [narrowed(part) for part in parts]
     return {
         name: append([part[name] for part in staged], dimension=1 if name == BUNDLE_PIXELS else 0)
@@ -130,9 +131,9 @@ def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> dict[str, Tensor
     }
 
 
-def media_kind(pixels: Tensor, *, videos: bool) -> str:
-    """Return what media must share to be put together, in words: pixel dtype, feature width and modality."""
-    return f"{pixels.dtype}, {pixels.shape[-1]} features, {'videos' if videos else 'images'}"
+def media_kind(pixels: Tensor, *, videos: bool) -> tuple[str, str]:
+    """Return what media must share to be put together, in words: pixel dtype and feature width, and modality."""
+    return f"{pixels.dtype}, {pixels.shape[-1]} features", "videos" if videos else "images"
 
 
 def append(tensors: Sequence[Tensor], dimension: int) -> Tensor:

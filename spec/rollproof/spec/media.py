@@ -190,8 +190,8 @@ def fit_into_group(outcome: RolloutOutcome, earlier: Sequence[RolloutOutcome]) -
     if found == wanted:
         return outcome
     rollout = outcome.rollout
-    expected = f"{wanted}, as in rollout {first.rollout.rollout_id}"
-    detail = f"rollout {rollout.rollout_id}: {fault('media', found, expected)}"
+    expected = f"{', '.join(wanted)}, as in rollout {first.rollout.rollout_id}"
+    detail = f"rollout {rollout.rollout_id}: {fault('media', ', '.join(found), expected)}"
     reason = Rejected(Code.MEDIA_GROUP_INCOMPATIBLE, detail)
     return rejected_rollout(rollout.rollout_id, rollout.reward, outcome.receipt, outcome.own_keys, reason)
 
