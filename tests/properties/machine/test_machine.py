@@ -204,7 +204,16 @@ RARE = ("trusts one read", "takes ValueError for a miss", "takes an outage for n
 """Seen by few drawn schedules, and by those that make each fault once."""
 
 
-@pytest.mark.parametrize("fault", BROKEN, ids=lambda name: name.replace(" ", "-"))
+SLOW = ("swallows a failed put", "retries blindly", "swallows a partial miss", "trusts one read", "leaves staging")
+"""Found only after seconds of drawing, like others of their class, which are found at once."""
+
+
+def planted(fault: str) -> Any:
+    """Return a fault as a parameter; slow ones are deep."""
+    return pytest.param(fault, id=fault.replace(" ", "-"), marks=[pytest.mark.deep] * (fault in SLOW))
+
+
+@pytest.mark.parametrize("fault", map(planted, BROKEN))
 def test_machine_finds_planted_faults(fault):
     parts, broken = BROKEN[fault]
     with broken, pytest.raises((AssertionError, Violation)):
