@@ -27,6 +27,8 @@ EVERY_REQUEST = {
     "stopped earlier": "cut-off-by-any-call",
     "equal samplings": "equals-share",
     "large rewards": "sums-in-float16",
+    "failed puts": "failed-put-clears",
+    "cut off with routes": "finish-reason-of-routed-calls-ignored",
     "taught by rejected": "rejected-rollout-teaches",
     "broken boundary: no number": "boundary-index-crashes",
     "engine rows behind a prefix": "cached-prefix-left-out",
@@ -47,6 +49,7 @@ SOME_REQUESTS = {
     "stop tokens": ("stop-token-lost-unnoticed",),
     "wide ids": ("routes-in-uint8", "routes-narrowed-to-int16"),
     "spellings of a boundary": ("other-boundaries-unnoticed",),
+    "mixed kinds": ("mixed-chain-misnamed",),
     "equal areas": ("sizes-of-the-first-part",),
 }
 """Listed streams some of whose requests show a mutant: the others are neighbours."""

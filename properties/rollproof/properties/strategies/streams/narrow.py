@@ -27,6 +27,7 @@ from rollproof.properties.strategies.scalars import draw_bytes
 from rollproof.properties.strategies.stream import Stream, StreamsOf, listed
 from rollproof.properties.strategies.streams.advantage import rows
 from rollproof.properties.strategies.streams.between import in_one_group
+from rollproof.properties.strategies.streams.group import small_group
 from rollproof.properties.strategies.streams.receipt import outside
 from rollproof.spec.constants import FINISH_LENGTH, FINISH_REASON, SCALAR_COLUMNS
 from rollproof.spec.judge.portable import AdvantageRequest, MergeCalls
@@ -36,9 +37,10 @@ from rollproof.spec.judge.requests import (
     ExtrasDigest,
     FinalizeGroups,
     FinalizeRollout,
+    GroupStep,
     ParseReceipt,
 )
-from rollproof.spec.judge.staging import OnMiss
+from rollproof.spec.judge.staging import Faults, OnMiss
 from rollproof.spec.records import ReassemblerConfig, StagedCall
 from rollproof.spec.tensor import Tensor, to_float32
 
@@ -218,6 +220,13 @@ def stop_tokens() -> Iterator[FinalizeGroups]:
     yield in_one_group(ReassemblerConfig(stop_token_ids=(begin, end)), [request])
 
 
+def failed_puts() -> Iterator[FinalizeGroups]:
+    """Yield groups whose put fails, and which are then run again."""
+    for count in (1, 2, 3, 4, 5, 8):
+        request, staging = small_group("g", count)
+        yield FinalizeGroups(ReassemblerConfig(), (GroupStep(request, Faults(put=True)), GroupStep(request)), staging)
+
+
 # ── what any framework trains ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -259,6 +268,7 @@ def streams(area: Area) -> Iterator[Stream]:
         yield stream("stopped earlier", stopped_earlier(), NARROW)
         yield listed("plausible bounds", area, plausible_bounds())
         yield listed("stop tokens", area, stop_tokens())
+        yield listed("failed puts", area, failed_puts())
     elif area is Area.MERGE:
         yield listed("equal samplings", area, equal_samplings())
     elif area is Area.ADVANTAGE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Final
 
 from attrs import evolve
@@ -50,6 +51,13 @@ def equal_areas() -> Iterator[ChainMedia]:
     video = MediaKind(video=True)
     for frames in (((1, 2), (2, 1)), ((2, 1), (1, 2))):
         yield ChainMedia(tuple(make_bundle(video, [each], Bytes(b"")) for each in (frames, frames[::-1])))
+
+
+def mixed_kinds() -> Iterator[ChainMedia]:
+    """Yield chains of images and videos, whichever comes first and however many follow."""
+    sizes: tuple[Sizes, ...] = ((1, 2),)
+    for order in (*product((False, True), repeat=2), *product((False, True), repeat=3)):
+        yield ChainMedia(tuple(make_bundle(MediaKind(video=video), [sizes], Bytes(b"")) for video in order))
 
 
 def without_media() -> Iterator[StageMedia]:
@@ -101,6 +109,7 @@ def streams(area: Area) -> Iterator[Stream]:
     stream = StreamsOf(area)
 
     yield listed("equal areas", area, equal_areas())
+    yield listed("mixed kinds", area, mixed_kinds())
     yield listed("without media", area, without_media())
     yield stream("spelled placeholders", spelled_alone(), NARROW)
     yield stream("merged by no square", merged_by_no_square(), NARROW)

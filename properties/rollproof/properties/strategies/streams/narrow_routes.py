@@ -10,6 +10,7 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from rollproof.properties.strategies.boundary_plans import plans_indexed_by_no_number
+from rollproof.properties.strategies.rollouts.histories import histories
 from rollproof.properties.strategies.rollouts.route_boundary import boundary_choices
 from rollproof.properties.strategies.rollouts.routed import (
     RoutedCall,
@@ -17,13 +18,16 @@ from rollproof.properties.strategies.rollouts.routed import (
     routed_rollouts,
     stage,
 )
+from rollproof.properties.strategies.rollouts.routed_histories import with_routes
 from rollproof.properties.strategies.rollouts.routes import fragments, model_shapes, route_payload, route_tensors
 from rollproof.properties.strategies.stream import Stream, StreamsOf, listed
-from rollproof.properties.strategies.streams.between import DIRECT, in_one_group
+from rollproof.properties.strategies.streams.between import DEFERRED, DIRECT, in_one_group
 from rollproof.properties.strategies.streams.narrow import NARROW
 from rollproof.properties.strategies.streams.route_boundary import DIRECT as REPAIRED
 from rollproof.spec.constants import (
     EXTRAS_DIGEST_VERSION,
+    FINISH_LENGTH,
+    FINISH_REASON,
     ROUTE_BOUNDARY,
     ROUTE_BOUNDARY_FIELDS,
     ROUTE_BOUNDARY_INDEX,
@@ -155,6 +159,18 @@ def retried_repairs(draw: st.DrawFn) -> FinalizeRollout:
     return FinalizeRollout(config, "g_g0", whole.receipt, 1.0, Staging(whole.rows))
 
 
+@st.composite
+def cut_off_with_routes(draw: st.DrawFn) -> FinalizeGroups:
+    """Draw a group in either route mode whose calls all have routes, and whose chain stopped for its length."""
+    dims = draw(model_shapes(2, 2))
+    shape = draw(histories(rollout_id="r", max_calls=3))
+    last = shape.chain()[-1]
+    stopped = evolve(last, extras={**(last.extras or {}), FINISH_REASON: FINISH_LENGTH})
+    history = draw(with_routes(shape.with_call(stopped), dims, share=1.0))
+    config = evolve(draw(st.sampled_from((DIRECT, DEFERRED))), routed_dims=dims)
+    return in_one_group(config, [history.renamed(name).finalize(config) for name in "ab"[: draw(st.integers(1, 2))]])
+
+
 def streams(area: Area) -> Iterator[Stream]:
     """Yield the streams of the areas routes and boundary."""
     stream = StreamsOf(area)
@@ -163,6 +179,7 @@ def streams(area: Area) -> Iterator[Stream]:
         yield listed("wide ids", area, wide_ids())
         yield listed("spellings of a boundary", area, boundary_spellings())
         yield stream("taught by rejected", taught_by_rejected(), NARROW)
+        yield stream("cut off with routes", cut_off_with_routes(), NARROW)
     elif area is Area.BOUNDARY:
         yield stream("broken boundary: no number", plans_indexed_by_no_number().map(DecodePlan), NARROW)
         yield stream("engine rows behind a prefix", behind_a_prefix(), NARROW)
