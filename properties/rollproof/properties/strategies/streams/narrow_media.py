@@ -55,7 +55,7 @@ def equal_areas() -> Iterator[ChainMedia]:
 
 def mixed_kinds() -> Iterator[ChainMedia]:
     """Yield chains of images and videos, whichever comes first and however many follow."""
-    sizes: tuple[Sizes, ...] = ((1, 2),)
+    sizes: Sizes = ((1, 2),)
     for order in (*product((False, True), repeat=2), *product((False, True), repeat=3)):
         yield ChainMedia(tuple(make_bundle(MediaKind(video=video), [sizes], Bytes(b"")) for video in order))
 
