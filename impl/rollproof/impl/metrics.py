@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import torch
 from attrs import define, field
 from numpy.typing import NDArray
 
@@ -159,28 +158,37 @@ def _route_metrics(
         metrics["finalize/route_plan_encoded_bytes"] = float(sum(map(encoded_plan_size, encoded)))
     elif valid:
         tokens = sum(len(rollout.columns) for rollout in valid)
-        unrouted = tokens - sum(int(_routed(rollout).sum()) for rollout in valid)
+        unrouted = tokens - sum(int(np.count_nonzero(_routed(_route_ids(rollout)))) for rollout in valid)
         metrics["finalize/routed_experts_sentinel_token_fraction"] = unrouted / tokens
     return metrics
 
 
-def _routed(rollout: FinalizedRow) -> torch.Tensor:
-    """Return ``[T]``: whether a token has a route in some layer; empty where the row has no routes."""
+def _route_ids(rollout: FinalizedRow) -> NDArray[np.int16]:
+    """Return a row's routes in the host's memory, ``[T, L * K]``; no tokens where the row has none."""
     if rollout.routed_experts is None:
-        return torch.zeros(0, dtype=torch.bool)
-    return (rollout.routed_experts != ROUTE_SENTINEL).flatten(1).any(1)
+        return np.zeros((0, 1), dtype=np.int16)
+    return rollout.routed_experts.flatten(1).numpy(force=True)
 
 
-def _longest_route_run(rollout: FinalizedRow) -> int:
+def _routed(ids: NDArray[np.int16]) -> NDArray[np.bool_]:
+    """Return ``[T]``: whether a token has a route in some layer."""
+    routed: NDArray[np.bool_] = ids[:, 0] != ROUTE_SENTINEL
+    unsure = np.flatnonzero(~routed)
+    routed[unsure] = (ids[unsure] != ROUTE_SENTINEL).any(1)
+    return routed
+
+
+def _longest_route_run(ids: NDArray[np.int16]) -> int:
     """Return the longest run of two or more tokens with one route which is not sentinel; 0 where there is none."""
-    if rollout.routed_experts is None:
+    if not len(ids):
         return 0
-    routed, ids = _routed(rollout), rollout.routed_experts.flatten(1)
-    starts = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
-    starts[1:] = (ids[1:] != ids[:-1]).any(1)
-    begins = torch.nonzero(starts).flatten()
-    lengths = torch.diff(begins, append=begins.new_tensor([len(ids)]))
-    longest = int((lengths * routed[begins]).max())
+    alike = np.zeros(len(ids), dtype=np.bool_)
+    alike[1:] = ids[1:, 0] == ids[:-1, 0]
+    unsure = np.flatnonzero(alike)
+    alike[unsure] = (ids[unsure] == ids[unsure - 1]).all(1)
+    begins = np.flatnonzero(~alike)
+    lengths = np.diff(begins, append=len(ids)) * _routed(ids[begins])
+    longest = int(lengths.max())
     return longest if longest > 1 else 0
 
 
@@ -251,7 +259,7 @@ def _advisories(config: ReassemblerConfig, outcomes: Sequence[RolloutOutcome], c
             counts["topk_disagreement"] += outcome.topk.disagreeing
         if config.route_boundary and outcome.rollout.route_plan is not None:
             counts["unrepaired_boundary_tokens"] += len(unrepaired_positions(outcome.rollout.route_plan))
-        longest_run = max(longest_run, _longest_route_run(outcome.rollout))
+        longest_run = max(longest_run, _longest_route_run(_route_ids(outcome.rollout)))
     if config.direct_routes:
         counts["repeated_route_run"] = longest_run
     return {f"advisory/{name}": float(count) for name, count in counts.items()}
