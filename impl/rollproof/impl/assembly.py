@@ -22,6 +22,7 @@ from rollproof.impl import base64, kernels
 from rollproof.impl.checks import fault, first_repeated, show
 from rollproof.impl.digest import EXTRAS_PREFIX, encode_extra, encode_text, in_order, u64
 from rollproof.impl.envelope import envelope_head, little_endian
+from rollproof.impl.host_memory import empty
 from rollproof.impl.plan import RouteAssemblyPlan, RouteSpan, Use, use_of
 from rollproof.impl.route_boundary import repaired_positions, unrepaired_positions
 from rollproof.spec.constants import (
@@ -109,7 +110,10 @@ def execute(
         raise Rejected(Code.ASSEMBLED_LENGTH_MISMATCH, fault("tokens of all spans", total, str(canonical_len)))
     if dims is None:
         raise ValueError("(L, K) is unknown, and no fragment says it")
-    row = torch.empty((canonical_len, *dims), dtype=torch.int16, device=device) if out is None else out
+    row = out
+    if row is None:
+        shape, here = (canonical_len, *dims), device is None or device.type == "cpu"
+        row = empty(shape, torch.int16) if here else torch.empty(shape, dtype=torch.int16, device=device)
     lay_out(used, row)
     for position, key in repaired_positions(plan):
         sidecar = fragments[key].boundary

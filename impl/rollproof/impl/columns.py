@@ -20,6 +20,8 @@ import torch
 from attrs import define, frozen
 from numpy.typing import NDArray
 
+from rollproof.impl.host_memory import copied
+
 REPEATED_BYTES: Final = 2**20
 """How large a column may be that repeats its elements instead of holding them."""
 
@@ -265,8 +267,8 @@ def _column(leaf: Any, name: str, count: int) -> Column:
 
 def _copied(column: Column) -> Column:
     if isinstance(column, Jagged):
-        return Jagged(column.values.clone(), column.offsets)
-    return column.clone() if isinstance(column, torch.Tensor) else [row.clone() for row in column]
+        return Jagged(copied(column.values), column.offsets)
+    return copied(column) if isinstance(column, torch.Tensor) else [row.clone() for row in column]
 
 
 def own_rows(leaf: Any) -> list[torch.Tensor] | None:

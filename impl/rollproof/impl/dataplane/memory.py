@@ -21,6 +21,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from rollproof.impl.columns import column_rows
 from rollproof.impl.dataplane import MissingRows
+from rollproof.impl.host_memory import concatenated
 
 
 @define(eq=False)
@@ -118,4 +119,4 @@ def pack_rows(rows: list[torch.Tensor], *, dense: bool = False) -> Any:
     if not shapes[0] or (dense and len(set(shapes)) == 1):
         return torch.stack(rows)
     offsets = torch.tensor([0, *accumulate(shape[0] for shape in shapes)])
-    return torch.nested.nested_tensor_from_jagged(torch.cat(rows), offsets)
+    return torch.nested.nested_tensor_from_jagged(concatenated(rows), offsets)
