@@ -7,7 +7,7 @@ frames are few, and are counted as Python integers, which do not wrap (D18).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -126,8 +126,13 @@ def _geometry(attachments: Mapping[str, torch.Tensor], name: str, entry: tuple[i
 # ── a chain ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> Bundle:
-    """Return the bundle of a chain; one part is not copied.
+def join(
+    parts: Sequence[Bundle],
+    names: Sequence[str] = (),
+    *,
+    copy: Callable[[list[torch.Tensor]], torch.Tensor] | None = None,
+) -> Bundle:
+    """Return the bundle of a chain; one part is not copied, unless ``copy`` says where patches ``[p, features]`` go.
 
     Raises ``Rejected(MEDIA_CHAIN_INCOMPATIBLE)``; ``names`` are how it names the parts.
     """
@@ -138,11 +143,11 @@ def join(parts: Sequence[Bundle], names: Sequence[str] = ()) -> Bundle:
             raise Rejected(
                 Code.MEDIA_CHAIN_INCOMPATIBLE, f"{other}: {fault('media', kinds[row], f'{kinds[0]}, as in {first}')}"
             )
-    if len(parts) == 1:
+    if len(parts) == 1 and copy is None:
         return parts[0]
     stills = parts[0].frames is None
     return Bundle(
-        torch.cat([part.imgs for part in parts], dim=1),
+        (copy or torch.cat)([part.imgs[0] for part in parts])[None],
         [size for part in parts for size in part.sizes],
         None if stills else [count for part in parts for count in part.frames or ()],
     )
@@ -203,7 +208,7 @@ def staged_tensors(bundle: Bundle | None, pixel_dtype: torch.dtype) -> dict[str,
 def read_staged(answer: Any, keys: Sequence[str], *, has_frames: bool) -> list[Bundle]:
     """Return the bundles in a batched read of these rows, which carry media. ``ValueError`` names the row without.
 
-    Pixels are copied once, on their device, since the data plane may use the memory of its answer again.
+    Pixels stay in the memory of the answer, which the data plane may use again.
     """
     columns = {name: _rows(answer, f"media_{name}", keys) for name in BUNDLE_NAMES}
     bundles = []
@@ -220,7 +225,7 @@ def _named(imgs: torch.Tensor, sizes: torch.Tensor, frames: torch.Tensor, has_fr
     for name, tensor in ((BUNDLE_SIZES, sizes), (BUNDLE_FRAMES, frames)):
         if tensor.dtype is not torch.int32:
             raise ValueError(f"media_{name}: got {described(tensor)}, expected int32")
-    named = {BUNDLE_PIXELS: imgs.clone()[None], BUNDLE_SIZES: sizes}
+    named = {BUNDLE_PIXELS: imgs[None], BUNDLE_SIZES: sizes}
     if has_frames:
         return {**named, BUNDLE_FRAMES: frames}
     if frames.shape != (1,) or frames.item():

@@ -15,6 +15,7 @@ from tensordict import TensorDict
 
 from rollproof.impl import media, routes
 from rollproof.impl.checks import is_length, show
+from rollproof.impl.in_place import GroupMemory
 from rollproof.impl.metrics import group_metrics
 from rollproof.impl.outcomes import Dims, FinalizedGroup, FinalizedRow, RolloutOutcome, RowColumns
 from rollproof.impl.plan import RouteAssemblyPlan, encode_plan, placeholder_plan
@@ -89,12 +90,13 @@ def build(
     outcomes: Sequence[RolloutOutcome],
     plans: Sequence[RouteAssemblyPlan],
     dims: Dims | None,
+    memory: GroupMemory | None = None,
 ) -> Publication:
     """Return the rows of a group in the order of its rollouts, with one tag dict each.
 
     Token columns are jagged int64 or float32 ``[N, j]``, routes int16 ``[N, j, L, K]``, sampler columns ``[N, j, k]``,
     the others dense ``[N]``, ``prompt_ids_for_adv`` ``[N, P]``, ``group_key`` ``[N, 8]``. ``plans`` are the rows' route
-    plans in deferred mode.
+    plans in deferred mode, ``memory`` is where routes and pixels may have been written already.
     """
     rollouts = [outcome.rollout for outcome in outcomes]
     rows = [rollout.columns if rollout.valid else _placeholder(config) for rollout in rollouts]
@@ -115,7 +117,7 @@ def build(
     if config.publish_group_key:
         fields[GROUP_KEY] = _group_key(request.group_id).repeat(len(rollouts), 1)
     if config.direct_routes and dims is not None:
-        fields[ROUTED_EXPERTS] = routes.group_routes(rollouts, lengths, dims)
+        fields[ROUTED_EXPERTS] = routes.group_routes(rollouts, lengths, dims, None if memory is None else memory.routes)
     if config.top_logprobs:
         topk = group_topk([outcome.topk for outcome in outcomes], lengths, config.top_logprobs)
         fields |= {name: jagged(column) for name, column in topk.items()}

@@ -1,4 +1,4 @@
-"""One read for the base columns of a whole group (``reads="group"``), in place of one per rollout.
+"""One read for the base columns of a whole group (``reads="group"``), in place of one per rollout, with its media.
 
 A data plane answers a batch as a whole: what one row lacks, all rows of the answer lack, and where a row is missing the
 answer does not say whose. So rows that are missing take a second read. The rows of the first answer, each by its own
@@ -22,7 +22,7 @@ from rollproof.impl.records import read_receipt
 from rollproof.impl.rollout import check_receipt
 from rollproof.impl.staged import base_columns
 from rollproof.impl.staging import FewerRows, StagingSource
-from rollproof.spec.constants import ROUTED_EXPERTS
+from rollproof.spec.constants import MEDIA_TENSOR_COLUMNS, ROUTED_EXPERTS
 from rollproof.spec.records import ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
 
@@ -34,6 +34,7 @@ READ_ALONE: Final = frozenset(
         Code.CALL_ID_MISMATCH,
         Code.DUPLICATE_FETCHED_CALL_ID,
         Code.REBUILD_FAILED,
+        Code.INVALID_MEDIA_COLUMNS,
     )
 )
 """Rejections that may be about how the group's rows came together: such a rollout is finalized on a read of its own."""
@@ -72,7 +73,7 @@ class GroupRows(StagingSource):
 def read_group(
     config: ReassemblerConfig, source: StagingSource, rollout_ids: Sequence[str], receipts: Sequence[Any]
 ) -> GroupRows:
-    """Read the base columns of all rollouts with a valid receipt, with routes in direct router replay.
+    """Read the base columns of all rollouts with a valid receipt, with routes in direct router replay, and with media.
 
     Takes a second read where rows are missing. Nothing is held where the plane says that a column is missing, or does
     not say which rows are. Its other errors propagate as they are.
@@ -82,6 +83,7 @@ def read_group(
     )
     present: list[str] | None = list(wanted)
     columns, optional = base_columns(config), [ROUTED_EXPERTS] if config.direct_routes else []
+    optional += MEDIA_TENSOR_COLUMNS if config.capture_media else ()
     rows, held = HeldRows({}, 0), list[str]()
     try:
         if present:

@@ -12,6 +12,8 @@ from rollproof.impl.assembly import expect_commitment, read_metadata
 from rollproof.impl.bundles import Bundle, join, read_staged, trainer_layout
 from rollproof.impl.checks import as_hex, call_fault, fault
 from rollproof.impl.digest import extras_digest
+from rollproof.impl.host_memory import concatenated
+from rollproof.impl.in_place import Place
 from rollproof.impl.lineage import ChainRow
 from rollproof.impl.outcomes import Dims, FinalizedRow, RolloutOutcome
 from rollproof.impl.packed import PackedTensor
@@ -32,16 +34,21 @@ from rollproof.spec.rejections import Code, Rejected
 
 
 def rollout_media(
-    config: ReassemblerConfig, chain: ChainRow, staged: StagedColumns, fetched: ChainRoutes
+    config: ReassemblerConfig,
+    chain: ChainRow,
+    staged: StagedColumns,
+    fetched: ChainRoutes,
+    place: Place | None = None,
 ) -> tuple[dict[str, Any] | None, int, int]:
     """Return the media of a verified chain, one packed row per published field, or None where no call has any.
 
     Beside them: in how many calls nobody could compare the extras with their commitment (D35), and how many carry
     tokens would represent embeddings, and are in no item.
 
-    The calls that carry media are read in one batch; without any there is no read. Raises ``Rejected`` with the first
-    violated rule of section 7; an error of the data plane propagates. The chain's calls are rows of ``staged``, so
-    their identity needs no check of its own.
+    The calls that carry media are read in one batch; without any there is no read. Pixels are copied once, on their
+    device or into their ``place`` in the group, since the data plane may use the memory of its answer again. Raises
+    ``Rejected`` with the first violated rule of section 7; an error of the data plane propagates. The chain's calls are
+    rows of ``staged``, so their identity needs no check of its own.
     """
     for position, call in enumerate(chain.calls.tolist()):
         if not staged.routed_lens[call]:
@@ -58,8 +65,16 @@ def rollout_media(
         )
         raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, detail)
     parts = _read(chain, fetched, names, has_frames=with_frames[0])
-    fields = trainer_layout(join(parts, [f"call {name}" for name in names]))
+    fields = trainer_layout(join(parts, [f"call {name}" for name in names], copy=lambda pixels: _copied(pixels, place)))
     return fields, *_check_placeholders(config, chain, staged, dict(zip(carriers, parts, strict=True)))
+
+
+def _copied(pixels: list[torch.Tensor], place: Place | None) -> torch.Tensor:
+    """Return the patches of a chain's calls in memory of their own, or of the group's."""
+    first, memory = pixels[0], None
+    if place is not None and first.device.type == "cpu":
+        memory = place.for_pixels(sum(map(len, pixels)), first.shape[1], first.dtype)
+    return concatenated(pixels, out=memory)
 
 
 def has_frames(chain: ChainRow, staged: StagedColumns) -> bool:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from rollproof.impl.in_place import joined
+
 
 @dataclass(init=False, eq=False)
 class PackedTensor:
@@ -142,8 +144,7 @@ class PackedTensor:
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=segments[0].device)
         torch.cumsum(torch.tensor(lengths, device=segments[0].device), 0, out=offsets[1:])
         flat = [segment.reshape(-1) for segment in segments]
-        values = flat[0] if len(flat) == 1 else torch.cat(flat)
-        return torch.nested.nested_tensor_from_jagged(values, offsets), self.row_shapes()
+        return torch.nested.nested_tensor_from_jagged(joined(flat), offsets), self.row_shapes()
 
     @classmethod
     def from_wire(

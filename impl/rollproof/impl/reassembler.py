@@ -36,6 +36,7 @@ from rollproof.impl.group import (
 )
 from rollproof.impl.group_reads import READ_ALONE, GroupRows, read_group
 from rollproof.impl.in_flight import GroupInFlight, acting_on
+from rollproof.impl.in_place import GroupMemory
 from rollproof.impl.media import fit_into_group
 from rollproof.impl.metrics import Stopwatch, handed_through
 from rollproof.impl.outcomes import Dims, FinalizedGroup, FinalizedRollout, RolloutOutcome, batch_meta
@@ -105,7 +106,7 @@ class RolloutReassembler:
     call repairs: "as_staged", "sentinel" or "required" (D28); without it, calls that announce one are refused.
     ``top_logprobs`` k > 0 reads, checks and publishes the sampler columns of k candidates per token (section 12).
     ``least_plausible_logprob`` and ``stop_token_ids`` concern advisories alone. ``reads`` says what one read of the
-    base columns covers: ``"rollout"``, or ``"group"``, which publishes the same rows with one
+    base columns covers: ``"rollout"``, or ``"group"``, with media, which publishes the same rows with one
     read where nothing is wrong, two where rows are missing, and more where the plane does not say which, or rows are
     bad.
 
@@ -221,12 +222,14 @@ class RolloutReassembler:
             clock = Stopwatch()
             outcomes: list[RolloutOutcome] = []
             rows: GroupRows | None = None
+            memory: GroupMemory | None = None
             if self._reads == "group":
                 rows = read_group(self._config, self._source, rollout_ids, receipts)
+                memory = GroupMemory.of(rows.rows, len(rollout_ids))
             for rollout_id, receipt, reward in zip(rollout_ids, receipts, rewards, strict=True):
-                outcomes.append(self._finalize(rollout_id, receipt, reward, outcomes, rows))
+                outcomes.append(self._finalize(rollout_id, receipt, reward, outcomes, rows, memory))
             clock.lap()
-            return self._publish(request, outcomes, handed_through(group_labels, result_stats), clock)
+            return self._publish(request, outcomes, handed_through(group_labels, result_stats), clock, memory)
 
     def _finalize(
         self,
@@ -235,15 +238,17 @@ class RolloutReassembler:
         reward: Any,
         earlier: Sequence[RolloutOutcome],
         rows: GroupRows | None = None,
+        memory: GroupMemory | None = None,
     ) -> RolloutOutcome:
         """Finalize one rollout, after the ``earlier`` ones of its group, whose base ``rows`` may have been read."""
+        place = None if memory is None else memory.after(earlier)
         unlearned = self._config.direct_routes and self._dims is None
         with self._learning if unlearned else nullcontext():
             dims = self._dims
             source = self._source if rows is None else rows
-            outcome = finalize_rollout(self._config, source, rollout_id, receipt, reward, dims)
+            outcome = finalize_rollout(self._config, source, rollout_id, receipt, reward, dims, place)
             if rows is not None and rows.position and outcome.rollout.code in READ_ALONE:
-                outcome = finalize_rollout(self._config, rows.alone(), rollout_id, receipt, reward, dims)
+                outcome = finalize_rollout(self._config, rows.alone(), rollout_id, receipt, reward, dims, place)
             if self._config.capture_media:
                 outcome = fit_into_group(outcome, earlier, dims)
             if unlearned and self._dims is None:
@@ -251,7 +256,12 @@ class RolloutReassembler:
         return outcome
 
     def _publish(
-        self, request: GroupRequest, outcomes: Sequence[RolloutOutcome], extra: dict[str, float], clock: Stopwatch
+        self,
+        request: GroupRequest,
+        outcomes: Sequence[RolloutOutcome],
+        extra: dict[str, float],
+        clock: Stopwatch,
+        memory: GroupMemory | None = None,
     ) -> FinalizedGroup:
         """Publish, or drop the group. The result is made before the first write: nothing after it can fail (D27)."""
         config, dims = self._config, self._dims
@@ -265,7 +275,7 @@ class RolloutReassembler:
             dropped = drop(result)
             self._clear_staging(owned, published=False)
             return dropped
-        rows = build(config, request, outcomes, plans, dims)
+        rows = build(config, request, outcomes, plans, dims, memory)
         ids = sample_ids(request)
         meta = batch_meta(
             partition_id=config.partition_id,

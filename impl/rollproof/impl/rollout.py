@@ -14,6 +14,7 @@ from rollproof.impl.assembly import read_metadata
 from rollproof.impl.checks import call_fault, fault, first_repeated, is_text, show
 from rollproof.impl.columns import own_rows
 from rollproof.impl.digest import extras_digest
+from rollproof.impl.in_place import Place
 from rollproof.impl.lineage import ChainRow, verify
 from rollproof.impl.outcomes import Dims, FinalizedRow, RolloutOutcome, RowColumns
 from rollproof.impl.records import ReceiptColumns, read_receipt
@@ -32,10 +33,12 @@ def finalize_rollout(
     receipt: Any,
     reward: Any,
     dims: Dims | None,
+    place: Place | None = None,
 ) -> RolloutOutcome:
     """Return one rollout's canonical row, or its rejection with the first failing check of section 5.
 
-    ``receipt`` is any JSON value or None, ``dims`` what earlier rollouts taught about (L, K). Whatever a receipt or a
+    ``receipt`` is any JSON value or None, ``dims`` what earlier rollouts taught about (L, K), ``place`` where the group
+    publishes its routes and pixels. Whatever a receipt or a
     staged row holds, this returns; only an error of the data plane propagates, as it is.
     """
     dims = config.routed_dims or dims
@@ -49,7 +52,7 @@ def finalize_rollout(
         check_receipt(rollout_id, parsed)
         staged = _fetch(config, source, parsed)
         row = _rebuild(parsed, staged)
-        return _accept(config, source, parsed, own, staged, row, reward, dims)
+        return _accept(config, source, parsed, own, staged, row, reward, dims, place)
     except Rejected as rejected:
         published = usable_reward(reward)
         rollout = FinalizedRow(
@@ -178,18 +181,19 @@ def _accept(
     row: ChainRow,
     reward: Any,
     dims: Dims | None,
+    place: Place | None,
 ) -> RolloutOutcome:
     """Run the checks after the chain is verified: media, sampler columns, routes, reward."""
     fetched = routes.ChainRoutes(row, staged, source)
     fields, unproven, stray = (
-        media.rollout_media(config, row, staged, fetched) if config.capture_media else (None, 0, 0)
+        media.rollout_media(config, row, staged, fetched, place) if config.capture_media else (None, 0, 0)
     )
     topk = chain_topk(config, row, staged.topk) if config.top_logprobs else None
     plan = routed_experts = None
     if config.router_replay_enabled:
         plan = routes.rollout_plan(config, row, staged, own_keys)
         if config.direct_routes:
-            routed_experts, dims = routes.assemble_directly(config, plan, fetched, dims)
+            routed_experts, dims = routes.assemble_directly(config, plan, fetched, dims, place)
     published_reward = usable_reward(reward)
     if published_reward is None:
         raise Rejected(Code.INVALID_REWARD, fault("reward", _held(reward), "a number whose float32 is finite"))

@@ -16,6 +16,8 @@ from rollproof.impl.assembly import Dims, RouteFragment, execute, expect_commitm
 from rollproof.impl.checks import fault, first_of
 from rollproof.impl.columns import column_rows
 from rollproof.impl.digest import extras_digest
+from rollproof.impl.host_memory import empty
+from rollproof.impl.in_place import InPlace, Place, is_at, owned
 from rollproof.impl.lineage import ChainRow
 from rollproof.impl.outcomes import FinalizedRow
 from rollproof.impl.plan import (
@@ -196,23 +198,32 @@ class ChainRoutes:
 
 
 def assemble_directly(
-    config: ReassemblerConfig, plan: RouteAssemblyPlan, fetched: ChainRoutes, dims: Dims | None
+    config: ReassemblerConfig,
+    plan: RouteAssemblyPlan,
+    fetched: ChainRoutes,
+    dims: Dims | None,
+    place: Place | None = None,
 ) -> tuple[torch.Tensor | None, Dims | None]:
     """Return the row's int16 routes ``[tokens, L, K]``, or None where its calls staged none; and (L, K) after it.
+
+    They are in their ``place`` in the group where (L, K) is known.
 
     With ``dims`` None the rollout itself determines (L, K). Raises ``Rejected(ROUTE_ASSEMBLY)``, subject the reason.
     """
     if not has_routes(plan):
         return None, dims
     try:
+        fragments = _fragments(plan, fetched)
+        here = all(fragment.routes.device.type == "cpu" for fragment in fragments.values())
         routes = execute(
             plan,
-            _fragments(plan, fetched),
+            fragments,
             dims,
             plan.expected_token_length,
             num_experts=config.num_experts,
             allow_repeated_experts=config.allow_repeated_experts,
             route_boundary=config.route_boundary or AS_STAGED,
+            out=place.for_routes(plan.expected_token_length, dims) if here and place and dims else None,
         )
     except Rejected as rejected:
         if rejected.code is Code.MISSING_STAGING_ROW:
@@ -254,17 +265,24 @@ def _with_sidecars(
     return {key: evolve(one, boundary=row) for key, one, row in zip(keys, owned, rows, strict=True)}
 
 
-def group_routes(rollouts: Sequence[FinalizedRow], lengths: Sequence[int], dims: Dims) -> torch.Tensor:
-    """Return a group's route column: int16, jagged ``[N, j, L, K]``; all sentinel where a rollout has no routes."""
+def group_routes(
+    rollouts: Sequence[FinalizedRow], lengths: Sequence[int], dims: Dims, memory: InPlace | None = None
+) -> torch.Tensor:
+    """Return a group's route column: int16, jagged ``[N, j, L, K]``; all sentinel where a rollout has no routes.
+
+    Routes that were written in their place in ``memory`` stay there.
+    """
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
     torch.cumsum(torch.tensor(lengths), 0, out=offsets[1:])
-    values = torch.empty((sum(lengths), *dims), dtype=torch.int16)
+    values = None if memory is None else memory.column(sum(lengths), dims, torch.int16)
+    if values is None:
+        values = empty((sum(lengths), *dims), torch.int16)
     start = 0
     for rollout, length in zip(rollouts, lengths, strict=True):
         row = values[start : start + length]
         if rollout.routed_experts is None:
             row.fill_(ROUTE_SENTINEL)
-        else:
+        elif not is_at(rollout.routed_experts, row):
             row.copy_(rollout.routed_experts)
         start += length
-    return torch.nested.nested_tensor_from_jagged(values, offsets)
+    return torch.nested.nested_tensor_from_jagged(owned(values), offsets)
