@@ -48,7 +48,7 @@ def test_the_page_lists_what_lives_what_fell_and_what_is_thin() -> None:
     assert "2 mutants at 4 seeds: 42.86% in profile quick and 85.71% in profile ci" in page
     assert f"| {FIRST.name} | {FIRST.invariant} | 0 of 4 | 3 of 4 |" in page
     assert f"| {SECOND.name} | {SECOND.invariant} | 3 of 3 | 3 of 3 |" in page
-    assert "Of 1 right variants, 0 held at 2 seeds" in page
+    assert "Of 1 right variants, 0 held at each of 2 seeds" in page
     assert "| dense-columns | GROUP-2 (seed 1) |" in page
     assert f"| {FIRST.name} | 1 | 1 |" in page
     assert "| group: x | 0 | 1 |" in page
@@ -56,7 +56,7 @@ def test_the_page_lists_what_lives_what_fell_and_what_is_thin() -> None:
 
 def test_the_page_says_that_nothing_lives_falls_or_is_thin() -> None:
     page = seeds.page(results(right=[], thin=LEAST))
-    assert "Of 1 right variants, 1 held at 2 seeds" in page
+    assert "Of 1 right variants, 1 held at each of 2 seeds" in page
     assert f"Of 1 mutants, 1 show on {LEAST} or more at each seed." in page
 
 
