@@ -188,10 +188,10 @@ def right_section(found: list[Result]) -> str:
     """Return how many right variants held, and what fell of the others."""
     fell = {name: [word for result in found for word in result[name]] for name in found[0]}
     rows = [(name, ", ".join(words)) for name, words in fell.items() if words]
-    return (
-        f"## Right variants\n\nOf {len(fell)} right variants, {len(fell) - len(rows)} held at each of {len(found)} seeds, in "
-        f"profile quick.\n\n{table(('variant', 'fell'), rows) if rows else ''}\n"
+    held = (
+        f"Of {len(fell)} right variants, {len(fell) - len(rows)} held at each of {len(found)} seeds, in profile quick."
     )
+    return f"## Right variants\n\n{held}\n\n{table(('variant', 'fell'), rows) if rows else ''}\n"
 
 
 def thin_section(found: list[Result]) -> str:
