@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -193,15 +194,23 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here; what the page holds is checked without one above")
 def test_a_browser_shows_the_page_without_sideways_scrolling(page, tmp_path):
-    measure = "<script>document.title = [innerWidth, document.documentElement.scrollWidth]</script></body>"
+    widths = (390, 1280)
+    frames = "".join(f'<iframe srcdoc="{html.escape(page)}" style="width: {width}px"></iframe>' for width in widths)
+    measure = (
+        "<script>onload = () => { document.title = Array.from(frames).flatMap((frame) =>"
+        " [frame.innerWidth, frame.document.documentElement.scrollWidth]) }</script>"
+    )
     file = tmp_path / "page.html"
-    for width in (390, 1280):
-        file.write_text(page.replace("</body>", measure), encoding="utf-8")
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        command += [f"--window-size={width},800", "--dump-dom", file.as_uri()]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-        inner, scrolled = map(int, re.search(r"<title>(\d+),(\d+)</title>", shown).groups())
-        assert scrolled <= inner
+    file.write_text(f'<meta charset="utf-8"><style>iframe {{ border: 0 }}</style>{measure}{frames}', encoding="utf-8")
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    shown = subprocess.run(
+        [*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, check=True, timeout=120
+    )
+    measured = re.search(r"<title>(\d+),(\d+),(\d+),(\d+)</title>", shown.stdout)
+    first, first_scrolled, second, second_scrolled = map(int, measured.groups())
+    assert (first, second) == widths
+    assert first_scrolled <= first
+    assert second_scrolled <= second
 
 
 # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────────
