@@ -34,6 +34,12 @@ def test_parts_that_do_not_fit_have_no_place(start, count, shape, dtype):
     assert column.part(start, count, shape, dtype) is None
 
 
+def test_parts_have_no_place_where_there_is_no_memory_for_all():
+    column = InPlace(2**40)
+    assert column.part(0, 1, (2**20,), torch.int16) is None
+    assert column.column(1, (2**20,), torch.int16) is None
+
+
 def test_joined_is_a_view_of_what_is_back_to_back():
     whole = torch.arange(6)
     assert joined([whole[:2], whole[2:5], whole[5:]]).data_ptr() == whole.data_ptr()

@@ -7,6 +7,7 @@ pages that the system must clear first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import torch
@@ -30,11 +31,19 @@ class InPlace:
     _memory: torch.Tensor | None = None
 
     def part(self, start: int, count: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
-        """Return the memory of elements ``[count, *shape]``; None where they do not fit in behind the others."""
+        """Return the memory of elements ``[count, *shape]``; None where they do not fit in behind the others.
+
+        None, too, where the system refuses memory for all that was staged: what is published may be far less.
+        """
         if self._memory is None:
-            self._memory = empty((self.limit, *shape), dtype)
+            with suppress(MemoryError):
+                self._memory = empty((self.limit, *shape), dtype)
         memory = self._memory
-        if memory.dtype is not dtype or memory.shape[1:] != torch.Size(shape) or start + count > self.limit:
+        if (
+            memory is None
+            or (memory.dtype, memory.shape[1:]) != (dtype, torch.Size(shape))
+            or start + count > self.limit
+        ):
             return None
         return memory[start : start + count]
 
