@@ -154,10 +154,11 @@ def mutants_section(found: list[Result]) -> str:
     words = " and ".join(f"{share:.2%} in profile {stage}" for stage, share in shares.items())
     alive = [rate for rate in rates if any(rate.share(stage) < 1 for stage in STAGES)]
     once = [rate for rate in rates if rate.mutant in {mutant.name for mutant in ONCE_PASSED}]
+    lives = f"Those that live at some seed:\n\n{rates_table(alive)}" if alive else "None lives at any seed.\n"
     return (
-        f"## Kill rates\n\n{len(rates)} mutants at {len(found)} seeds: {words} of all trials end with the invariant "
-        "that the mutant names falsified. Those that live at some seed:\n\n"
-        f"{rates_table(alive)}\nThe faults that the gate once passed:\n\n{rates_table(once)}\n"
+        f"## Kill rates\n\n{len(rates)} mutants at {len(found)} seeds. Of all trials, {words} end with the "
+        f"invariant that the mutant names falsified. {lives}\n"
+        f"The faults that the gate once passed:\n\n{rates_table(once)}\n"
     )
 
 
@@ -181,7 +182,7 @@ def rates_table(rates: list[Rate]) -> str:
         (rate.mutant, rate.invariant, *(f"{rate.killed[stage]} of {rate.seeds}" for stage in STAGES))
         for rate in sorted(rates, key=lambda rate: [rate.share(stage) for stage in STAGES[::-1]])
     ]
-    return table(("mutant", "invariant", *STAGES), rows) if rows else "None.\n"
+    return table(("mutant", "invariant", *STAGES), rows)
 
 
 def right_section(found: list[Result]) -> str:
