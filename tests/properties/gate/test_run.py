@@ -50,7 +50,7 @@ def run(tmp_path, monkeypatch):
     return lambda *arguments: runner.invoke(main, list(arguments))
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(None, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("examples", [2, pytest.param(None, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("capable", [False, pytest.param(True, marks=pytest.mark.deep)])
 @pytest.mark.parametrize(
     "implementation", [pytest.param(Reference(), marks=pytest.mark.deep), Ours()], ids=lambda one: one.name
