@@ -59,7 +59,7 @@ def count_all() -> Iterator[Counts]:
 def requests_of(stream: Stream, seed: int = SEED) -> Sequence[Request]:
     """Return the requests of a stream that a check at the page's profile and a seed draws."""
     examples = PROFILE.examples(stream.weight, drives_code=bool(stream.codes))
-    return stream.every or drawn(stream, examples, seed)
+    return drawn(stream, examples, seed)
 
 
 def count_stream(stream: Stream) -> Counts:

@@ -176,8 +176,6 @@ class Check:
 
     def _requests(self, stream: Stream, examples: int) -> Sequence[Request]:
         """Return the requests of a stream; none if the implementation answers none of the first few."""
-        if stream.every:
-            return stream.every
         if not all(offers(self.implementation, kind.request) for kind in KINDS):
             few = drawn(stream, min(examples, NEVER_OFFERED), self.seed)
             if not any(offers(self.implementation, type(request)) for request in few):
@@ -313,7 +311,9 @@ def showable(answer: Answer) -> Answer:
 
 
 def drawn(stream: Stream, examples: int, number: int) -> Sequence[Request]:
-    """Return the requests that a seed gives of a stream, which do not depend on who is asked."""
+    """Return the requests that a seed gives of a stream, which do not depend on who is asked; all that it lists."""
+    if stream.every:
+        return stream.every
     return _kept(stream, examples, number) if examples <= KEPT_EXAMPLES else _draw(stream, examples, number)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,7 +19,7 @@ from hypothesis.errors import Flaky
 
 from rollproof.properties.adapters.asking import ask
 from rollproof.properties.gate.codes import driven_code, reachable
-from rollproof.properties.gate.run import exercise
+from rollproof.properties.gate.run import drawn, exercise
 from rollproof.properties.gate.streams import request_streams
 from rollproof.properties.mutants import MUTANTS
 from rollproof.properties.mutants.mutant import Mutant, MutantImplementation
@@ -162,7 +162,7 @@ def draw(area: Area, seed: int) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for stream in request_streams(area):
         if FOREIGN not in stream.name:
-            for request in drawn(stream, seed):
+            for request in requests_of(stream, seed):
                 candidate = carried(request, stream.name)
                 if candidate is not None:
                     found.setdefault(candidate.text, candidate)
@@ -173,14 +173,10 @@ def draw(area: Area, seed: int) -> list[Candidate]:
     return sorted(found.values(), key=lambda candidate: candidate.order)
 
 
-def drawn(stream: Stream, seed: int) -> list[Request]:
-    """Draw some requests of a stream; all of one that lists them."""
-    if stream.every:
-        return list(stream.every)
-    requests: list[Request] = []
+def requests_of(stream: Stream, seed: int) -> Sequence[Request]:
+    """Return some requests of a stream; all of one that lists them."""
     count = PER_CODE if stream.codes else max(1, round(PER_STREAM * stream.weight))
-    exercise(stream.strategy, requests.append, count, seed, (Phase.generate,))
-    return requests
+    return drawn(stream, count, seed)
 
 
 def search(area: Area, seed: int, goal: Goal) -> Candidate | None:
@@ -298,5 +294,5 @@ def known_inputs(area: Area) -> Iterator[tuple[str, Note, Request]]:
     for stream in request_streams(area):
         pair = stream.name.removeprefix("hard pair: ")
         if pair in PAIRS and pair != stream.name:
-            for request in drawn(stream, 0):
+            for request in requests_of(stream, 0):
                 yield FINDINGS.get(pair, pair), Note("Deviation", PAIRS[pair]), request
