@@ -183,6 +183,14 @@ def test_input_size(value, size):
 UNIT_SECONDS = limits.seconds_per_unit()
 
 
+def test_the_clock_goes_on_while_an_alarm_is_set():
+    """With a timer of processor time, a kernel may set its own clock of the process at ticks only."""
+    clock = limits.clock_of(Ours())
+    with limits.guarded(), limits.alarm():
+        read = {clock() for _ in range(1000)}
+    assert len(read) > 20
+
+
 class Busy(Ours):
     """Reads receipts a quarter slower than the limit, whatever their size: some 5 ms per kB."""
 
