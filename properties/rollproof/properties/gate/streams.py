@@ -21,6 +21,7 @@ from rollproof.properties.strategies.streams import (
     media,
     media_rows,
     merge,
+    modes,
     narrow,
     narrow_media,
     narrow_routes,
@@ -57,6 +58,7 @@ CHAPTERS: Final = (
     narrow,
     narrow_routes,
     narrow_media,
+    modes,
 )
 """Modules with a function ``streams(area)``, in the order in which their streams run."""
 

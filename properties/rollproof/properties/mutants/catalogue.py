@@ -19,6 +19,7 @@ from rollproof.properties.mutants import (
     media,
     media_rows,
     merge,
+    modes,
     once_passed,
     records,
     rollout,
@@ -49,4 +50,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *route_boundary.MUTANTS,
     *sampler.MUTANTS,
     *cuts.MUTANTS,
+    *modes.MUTANTS,
 )

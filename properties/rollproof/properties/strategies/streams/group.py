@@ -6,9 +6,9 @@ The rollouts of a group are made from a few drawn histories under their own ids,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from attrs import define, evolve, field, frozen
 from hypothesis import strategies as st
@@ -79,6 +79,12 @@ class Course(Enum):
     """One group with a failing operation, and the same group again."""
     SEVERAL = "several"
     """Up to three groups one after the other, any of which may meet a fault or be run again."""
+
+
+Histories: TypeAlias = Callable[[int], SearchStrategy[History]]
+"""From the most calls of a rollout to a strategy for what the rollouts of a group are made from."""
+
+TEXT: Final = ReassemblerConfig()
 
 
 @define
@@ -194,23 +200,19 @@ def draw_group(draw: DrawFn, stage: _Stage, group_id: str, decide: Bytes, mix: M
     )
 
 
-def draw_config(stage: _Stage, decide: Bytes, mix: Mix) -> ReassemblerConfig:
-    """Return constructor arguments that matter for these histories."""
+def draw_config(stage: _Stage, decide: Bytes, mix: Mix, base: ReassemblerConfig) -> ReassemblerConfig:
+    """Return ``base`` with constructor arguments that matter for these histories."""
     history = stage.histories[0]
     chain = history.chain()
     length = sum(call.staged.delta_len for call in chain)
-    config = ReassemblerConfig()
+    config = base
     if decide.chance(96):
         config = evolve(config, max_seq_len=decide.choose((length, length + 1, max(1, length - 1), 1)))
     if decide.chance(96):
         # A generated token that is also the padding: lengths must not be read off token values.
         config = evolve(config, pad_token_id=decide.choose((chain[-1].staged.token_ids_delta[-1], 1, 2**31)))
     if decide.chance(48):
-        drawn = stage.histories if mix is Mix.VALID else [history]
-        ids = sorted({token for each in drawn for call in each.calls for token in call.staged.token_ids_delta})
-        size = ids[-1] + 1 if mix is Mix.VALID else decide.choose((ids[-1] + 1, ids[-1], ids[0] + 1))
-        if size < INT63_LIMIT:
-            config = evolve(config, vocab_size=max(1, size))
+        config = with_vocabulary(config, stage.histories if mix is Mix.VALID else [history], decide, mix)
     if decide.chance(64):
         config = evolve(config, publish_group_key=True)
     if decide.chance(96):
@@ -220,6 +222,13 @@ def draw_config(stage: _Stage, decide: Bytes, mix: Mix) -> ReassemblerConfig:
     if decide.chance(32):
         config = evolve(config, partition_id="rows/é", staging_partition="staged rows")
     return config
+
+
+def with_vocabulary(config: ReassemblerConfig, drawn: Sequence[History], decide: Bytes, mix: Mix) -> ReassemblerConfig:
+    """Return the configuration with a vocabulary that ends about where the token ids of histories do."""
+    ids = sorted({token for history in drawn for call in history.calls for token in call.staged.token_ids_delta})
+    size = ids[-1] + 1 if mix is Mix.VALID else decide.choose((ids[-1] + 1, ids[-1], ids[0] + 1))
+    return evolve(config, vocab_size=max(1, size)) if size < INT63_LIMIT else config
 
 
 def carry_starts(chain: Sequence[Call]) -> tuple[int, ...]:
@@ -243,11 +252,13 @@ def draw_faults(decide: Bytes) -> Faults:
 
 
 @st.composite
-def _groups(draw: DrawFn, mix: Mix, course: Course, max_rollouts: int) -> FinalizeGroups:
+def _groups(
+    draw: DrawFn, mix: Mix, course: Course, max_rollouts: int, base: ReassemblerConfig, alike: Histories
+) -> FinalizeGroups:
     decide = draw_bytes(draw)
     stage = _Stage()
     for index in range(1 + decide.below(2)):
-        stage.histories.append(draw(histories(rollout_id="r", max_calls=2 + index)))
+        stage.histories.append(draw(alike(2 + index)))
     count = 1 + decide.below(3) if course is Course.SEVERAL else 1
     steps = []
     for index in range(count):
@@ -263,11 +274,21 @@ def _groups(draw: DrawFn, mix: Mix, course: Course, max_rollouts: int) -> Finali
         if course is Course.FAULTS or own.chance(128):
             steps.append(GroupStep(request))
     staging = Staging(stage.rows, on_miss=decide.choose(tuple(OnMiss)))
-    return FinalizeGroups(draw_config(stage, draw_bytes(draw), mix), tuple(steps), staging)
+    return FinalizeGroups(draw_config(stage, draw_bytes(draw), mix, base), tuple(steps), staging)
+
+
+def plain_histories(max_calls: int) -> SearchStrategy[History]:
+    """Draw what the rollouts of a text group are made from."""
+    return histories(rollout_id="r", max_calls=max_calls)
 
 
 def groups(
-    *, mix: Mix = Mix.MIXED, course: Course = Course.ONE, max_rollouts: int = 16
+    *,
+    mix: Mix = Mix.MIXED,
+    course: Course = Course.ONE,
+    max_rollouts: int = 16,
+    base: ReassemblerConfig = TEXT,
+    alike: Histories = plain_histories,
 ) -> SearchStrategy[FinalizeGroups]:
     """Draw requests to finalize groups of 1 to 16 rollouts.
 
@@ -275,9 +296,11 @@ def groups(
         mix: What the rollouts are.
         course: How many groups there are, and what fails.
         max_rollouts: Most rollouts of a group.
+        base: The mode of the reassembler; its other arguments are drawn.
+        alike: From the most calls of a rollout to what the rollouts are made from.
     """
     check_range("rollouts", 1, max_rollouts, 1)
-    return _groups(mix, course, max_rollouts)
+    return _groups(mix, course, max_rollouts, base, alike)
 
 
 # ── receipts that do not parse ──────────────────────────────────────────────────────────────────────────────────────

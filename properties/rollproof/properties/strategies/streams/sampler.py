@@ -47,9 +47,9 @@ def topk(draw: st.DrawFn, call: Call, width: int) -> Mapping[str, Tensor]:
 
 
 @st.composite
-def sampled_histories(draw: st.DrawFn, width: int, rollout_id: str | None = None) -> History:
+def sampled_histories(draw: st.DrawFn, width: int, rollout_id: str | None = None, max_calls: int = 4) -> History:
     """Draw a valid rollout whose calls all staged candidates, dead branches too."""
-    history = draw(histories(rollout_id=rollout_id, max_calls=4))
+    history = draw(histories(rollout_id=rollout_id, max_calls=max_calls))
     return evolve(history, calls=tuple(evolve(call, topk=draw(topk(call, width))) for call in history.calls))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rollproof.spec.constants import ROUTE_BOUNDARY, ROUTE_PLAN_TAG, ROUTE_SENTINEL, ROUTED_EXPERTS, UNREPAIRED_SENTINEL
+from rollproof.spec.constants import ROUTE_BOUNDARY, ROUTE_SENTINEL, UNREPAIRED_SENTINEL
 from rollproof.spec.judge.invariant import (
     Case,
     Invariant,
@@ -16,7 +16,6 @@ from rollproof.spec.judge.invariant import (
     same_value,
     same_value_or_code,
 )
-from rollproof.spec.judge.latitude import comparable, comparable_rollout
 from rollproof.spec.judge.requests import (
     Accepted,
     AlignEngineRows,
@@ -31,13 +30,12 @@ from rollproof.spec.judge.requests import (
     ReplayGroup,
     Request,
 )
-from rollproof.spec.judge.rules.group import StepCase, each_step
-from rollproof.spec.judge.rules.rollout import finalized, outcome, same_reason
+from rollproof.spec.judge.rules.group import StepCase, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.rollout import finalized, outcome, reads_beyond, rollout_complaint
 from rollproof.spec.judge.rules.routes import is_sentinel, token_routes
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.plane import Get
 from rollproof.spec.records import RouteSpan
-from rollproof.spec.tensor import Tensor
 
 CALLS: Final = (ExecutePlan, DecodePlan, EncodePlan, AlignEngineRows)
 
@@ -212,14 +210,8 @@ def reads_own_sidecars(case: Case[FinalizeRollout]) -> str | None:
     "BOUNDARY-9", "A rollout with sidecars is accepted, rejected and assembled as section 10 says.", FinalizeRollout
 )
 def rollouts_agree(case: Case[FinalizeRollout]) -> str | None:
-    """The plan, the routes, and the reason of what fails."""
-    wanted, found = finalized(case.contract), finalized(case.answer)
-    if wanted is None or found is None:
-        return None if wanted is found else f"it {describe(case.answer)}"
-    if not same_reason(wanted.rejection_reason, found.rejection_reason):
-        return f"{found.rejection_reason or 'accepted'}, expected {wanted.rejection_reason or 'a valid row'}"
-    plans = comparable_rollout(wanted).route_plan, comparable_rollout(found).route_plan
-    return difference(*plans, "route_plan") or difference(wanted.routed_experts, found.routed_experts, "routed_experts")
+    """In every field, with the reads that section 5 allows, and the reason of what fails."""
+    return reads_beyond(case) or rollout_complaint(case)
 
 
 @boundary_rule("BOUNDARY-10", "Deferred execution repairs the tokens that direct execution repairs.", ReplayGroup)
@@ -252,22 +244,9 @@ def counted(case: StepCase) -> str | None:
 
 
 @boundary_rule(
-    "BOUNDARY-12", "A group with sidecars publishes exactly the contract's routes and plans.", FinalizeGroups
+    "BOUNDARY-12", "A group with sidecars has the contract's effects, rows and result in every field.", FinalizeGroups
 )
 @each_step
 def groups_agree(case: StepCase) -> str | None:
     """Everything that no narrower invariant covers."""
-    wanted, found = comparable(case.contract), comparable(case.answer)
-    for index, (left, right) in enumerate(zip(wanted.rows or (), found.rows or (), strict=False)):
-        for name, values in (
-            ("routes", columns(left, right)),
-            ("plan", [row.tags.get(ROUTE_PLAN_TAG) for row in (left, right)]),
-        ):
-            if complaint := difference(values[0], values[1], f"row {index}: {name}"):
-                return complaint
-    return None
-
-
-def columns(*rows: object) -> list[Tensor | None]:
-    """Return the routes of published rows."""
-    return [getattr(row, "columns", {}).get(ROUTED_EXPERTS) for row in rows]
+    return in_order(case) or group_complaint(case)

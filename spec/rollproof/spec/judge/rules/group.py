@@ -174,15 +174,20 @@ def clears_only_own(case: StepCase) -> str | None:
     return None
 
 
-@group_rule("GROUP-5", "8", "Reads come first, then one put of all rows, then at most one clear.")
-def effects_in_order(case: StepCase) -> str | None:
-    """A crash between two effects must leave either the staged rows or the published ones."""
+def in_order(case: StepCase) -> str | None:
+    """Return a complaint where effects do not come in the contract's order: reads, one put, at most one clear."""
     kinds = [["get", "put", "clear"][(Get, Put, Clear).index(type(effect))] for effect in case.answer.effects]
     writes = [kind for kind in kinds if kind != "get"]
     expected = [type(effect).__name__.lower() for effect in case.contract.effects if not isinstance(effect, Get)]
     if kinds != sorted(kinds, key=["get", "put", "clear"].index) or writes != expected:
         return f"effects {kinds}, expected the reads and then {expected}"
     return None
+
+
+@group_rule("GROUP-5", "8", "Reads come first, then one put of all rows, then at most one clear.")
+def effects_in_order(case: StepCase) -> str | None:
+    """A crash between two effects must leave either the staged rows or the published ones."""
+    return in_order(case)
 
 
 @group_rule("GROUP-6", "8", "An outage while reading propagates before any write.")
@@ -350,9 +355,8 @@ def clears_all_own(case: StepCase) -> str | None:
     return f"left {left[0]} staged" if left else None
 
 
-@group_rule("GROUP-17", "8", "The rows and the result of a group equal the contract's in every field.")
-def groups_agree(case: StepCase) -> str | None:
-    """Everything that no narrower invariant covers."""
+def group_complaint(case: StepCase) -> str | None:
+    """Return where a group ends otherwise than the contract says: outcome, effects, result, or a rollout's reason."""
     if case.contract.failure is not case.answer.failure:
         return f"outcome {case.answer.failure or 'a group'}, expected {case.contract.failure or 'a group'}"
     wanted, found = comparable(case.contract), comparable(case.answer)
@@ -364,3 +368,9 @@ def groups_agree(case: StepCase) -> str | None:
         if not same_reason(left.rejection_reason, right.rejection_reason):
             return f"rejected as {right.rejection_reason}, expected {left.rejection_reason}"
     return None
+
+
+@group_rule("GROUP-17", "8", "The rows and the result of a group equal the contract's in every field.")
+def groups_agree(case: StepCase) -> str | None:
+    """Everything that no narrower invariant covers."""
+    return group_complaint(case)

@@ -18,7 +18,6 @@ from rollproof.spec.constants import (
     ROW_SHAPES_SUFFIX,
 )
 from rollproof.spec.judge.invariant import Case, Invariant, Rule, describe, difference, invariant, same_value
-from rollproof.spec.judge.latitude import comparable, comparable_rollout
 from rollproof.spec.judge.oracle import answer
 from rollproof.spec.judge.requests import (
     Accepted,
@@ -31,8 +30,8 @@ from rollproof.spec.judge.requests import (
     Request,
     StageMedia,
 )
-from rollproof.spec.judge.rules.group import StepCase, StepRule, each_step, group_difference
-from rollproof.spec.judge.rules.rollout import finalized, outcome, same_reason
+from rollproof.spec.judge.rules.group import StepCase, StepRule, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.rollout import finalized, outcome, reads_beyond, rollout_complaint, same_reason
 from rollproof.spec.plane import Get, PublishedRow
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.tensor import Tensor
@@ -260,7 +259,7 @@ def modes_agree(case: Case[FinalizeRollout]) -> str | None:
 
 @media_rule(
     "MEDIA-11",
-    "Accepted values, published rows and metrics equal the contract's in every field.",
+    "Accepted values, finalized rollouts, and the effects and results of groups equal the contract's in every field.",
     FinalizeRollout,
     FinalizeGroups,
     ChainMedia,
@@ -274,12 +273,5 @@ def media_agree(case: Case[Request]) -> str | None:
     if isinstance(case.request, ChainMedia):
         return difference(case.contract.value, dict(case.answer.value))
     if isinstance(case.request, FinalizeRollout):
-        wanted, found = finalized(case.contract), finalized(case.answer)
-        if wanted is None or not wanted.valid:
-            return None
-        return difference(comparable_rollout(wanted), found and comparable_rollout(found))
-    for left, right in zip(map(comparable, case.contract.value), map(comparable, case.answer.value), strict=True):
-        complaint = group_difference(left, right) or difference(left.rows, right.rows, "rows")
-        if complaint:
-            return complaint
-    return None
+        return reads_beyond(case) or rollout_complaint(case)
+    return each_step(lambda step: in_order(step) or group_complaint(step))(case)

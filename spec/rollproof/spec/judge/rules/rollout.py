@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+from attrs import evolve
+
 from rollproof.spec.judge.invariant import Case, Invariant, Rule, describe, difference, invariant
 from rollproof.spec.judge.latitude import comparable_rollout
 from rollproof.spec.judge.requests import Accepted, Answer, Area, FinalizeRollout, RolloutAnswer
@@ -50,6 +52,22 @@ def same_reason(expected: str | None, actual: str | None) -> bool:
     return actual.split(":")[:2] == [code, rest.partition(":")[0]]
 
 
+def rollout_complaint(case: Case[Any]) -> str | None:
+    """Return where a rollout is finalized otherwise than the contract says, up to the free text of its reason."""
+    answers = outcome(case.contract), outcome(case.answer)
+    if answers[0] is None or answers[1] is None:
+        return None if answers[0] is answers[1] else f"it {describe(case.answer)}"
+    if answers[0].failure is not answers[1].failure:
+        return f"failure {answers[1].failure}, expected {answers[0].failure}"
+    wanted, found = answers[0].rollout, answers[1].rollout
+    if wanted is None or found is None:
+        return None if wanted is found else "no rollout"
+    if not same_reason(wanted.rejection_reason, found.rejection_reason):
+        return f"{found.rejection_reason or 'accepted'}, expected {wanted.rejection_reason or 'a valid row'}"
+    same = [evolve(comparable_rollout(one), rejection_reason=None) for one in (wanted, found)]
+    return difference(same[0], same[1], "rollout")
+
+
 @rollout_rule("ROLLOUT-1", "5", "No content of a receipt, a reward or a staged row makes finalization raise.")
 def never_raises(case: Case[FinalizeRollout]) -> str | None:
     """One bad rollout must not make its group fail; nor may the contract itself be without an answer."""
@@ -72,11 +90,11 @@ def outage_propagates(case: Case[FinalizeRollout]) -> str | None:
     return None
 
 
-@rollout_rule("ROLLOUT-3", "5", "Finalizing a rollout reads each set of columns at most once, and writes nothing.")
-def reads_once(case: Case[FinalizeRollout]) -> str | None:
-    """Decision D15: base columns, with them or after them routes in direct mode, and media in a media partition.
+def reads_beyond(case: Case[Any]) -> str | None:
+    """Return what a rollout does to the data plane beyond what decision D15 lets it, or None.
 
-    Where boundaries are repaired, direct mode has one read of sidecars beside.
+    It may read base columns, with them or after them routes in direct mode, and media in a media partition. Where
+    boundaries are repaired, direct mode has one read of sidecars beside.
     """
     result = outcome(case.answer)
     if result is None:
@@ -92,6 +110,12 @@ def reads_once(case: Case[FinalizeRollout]) -> str | None:
     if len(base) > 1 or extra > allowed:
         return f"{len(base)} reads of base columns and {extra} others"
     return None
+
+
+@rollout_rule("ROLLOUT-3", "5", "Finalizing a rollout reads each set of columns at most once, and writes nothing.")
+def reads_once(case: Case[FinalizeRollout]) -> str | None:
+    """One read costs as much as all the work on its rows."""
+    return reads_beyond(case)
 
 
 @rollout_rule("ROLLOUT-4", "5", "A rollout is accepted iff every check of section 5 passes.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from rollproof.spec.constants import TOPK_COLUMNS, TOPK_IDS, TOPK_LOGPROBS
+from rollproof.spec.constants import TOPK_COLUMNS
 from rollproof.spec.judge.invariant import Case, Invariant, Rule, difference, invariant
 from rollproof.spec.judge.requests import Area, FinalizeGroups, FinalizeRollout
-from rollproof.spec.judge.rules.group import StepCase, each_step
-from rollproof.spec.judge.rules.rollout import finalized, same_reason
+from rollproof.spec.judge.rules.group import StepCase, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.rollout import reads_beyond, rollout_complaint
 from rollproof.spec.plane import Get, PublishedRow
 from rollproof.spec.tensor import Tensor
 
@@ -115,13 +115,8 @@ def read_with_base(case: Case[FinalizeRollout]) -> str | None:
     "SAMPLER-5", "A rollout with sampler columns is accepted or rejected as section 12 says.", FinalizeRollout
 )
 def rollouts_agree(case: Case[FinalizeRollout]) -> str | None:
-    """The first violated rule, after media and before routes (decision D30)."""
-    wanted, found = finalized(case.contract), finalized(case.answer)
-    if wanted is None or found is None:
-        return None if wanted is found else "no rollout"
-    if same_reason(wanted.rejection_reason, found.rejection_reason):
-        return None
-    return f"{found.rejection_reason or 'accepted'}, expected {wanted.rejection_reason or 'a valid row'}"
+    """In every field, and the first violated rule, after media and before routes (decision D30)."""
+    return reads_beyond(case) or rollout_complaint(case)
 
 
 @sampler_rule("SAMPLER-6", "Candidates that do not descend, or disagree with the row, are counted.", FinalizeGroups)
@@ -137,13 +132,12 @@ def counted(case: StepCase) -> str | None:
     return None
 
 
-@sampler_rule("SAMPLER-7", "A group with sampler columns publishes exactly the contract's.", FinalizeGroups)
+@sampler_rule(
+    "SAMPLER-7",
+    "A group with sampler columns has the contract's effects, rows and result in every field.",
+    FinalizeGroups,
+)
 @each_step
 def groups_agree(case: StepCase) -> str | None:
     """Everything that no narrower invariant covers."""
-    for index, (wanted, found) in enumerate(zip(case.contract.rows or (), case.answer.rows or (), strict=False)):
-        for name in (TOPK_IDS, TOPK_LOGPROBS):
-            complaint = difference(wanted.columns.get(name), found.columns.get(name), f"row {index}: {name}")
-            if complaint:
-                return complaint
-    return None
+    return in_order(case) or group_complaint(case)
