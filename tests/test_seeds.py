@@ -75,31 +75,35 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
     return run
 
 
-def test_what_was_tried_is_not_tried_again(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_what_was_tried_is_not_tried_again_but_for_what_is_new(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, list[str]]] = []
 
-    def part(seed: int, jobs: int, names: Any) -> dict[str, int]:
-        asked.append(seed)
-        return {"x": seed}
+    def part(seed: int, jobs: int, names: list[str]) -> dict[str, int]:
+        asked.append((seed, names))
+        return dict.fromkeys(names, LEAST + seed)
 
     monkeypatch.setitem(seeds.PARTS, "thin", part)
-    assert run("--seeds", "1") == {"x": 0}
-    assert run("--seeds", "3") == {"x": 2}
-    assert asked == [0, 1, 2]
+    monkeypatch.setitem(seeds.NAMES, "thin", lambda: ["a"])
+    run("--seeds", "1")
+    assert run("--seeds", "2") == {"a": LEAST + 1}
+    monkeypatch.setitem(seeds.NAMES, "thin", lambda: ["a", "b"])
+    assert run("--seeds", "2") == {"a": LEAST + 1, "b": LEAST + 1}
+    assert asked == [(0, ["a"]), (1, ["a"]), (0, ["b"]), (1, ["b"])]
 
 
 def test_what_was_thin_is_tried_again_where_asked(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def part(seed: int, jobs: int, names: Any) -> dict[str, int]:
+    def part(seed: int, jobs: int, names: list[str]) -> dict[str, int]:
         asked.append(names)
-        return {name: LEAST - (names is None and name == "b") for name in names or "abc"}
+        return {name: LEAST - (len(asked) == 1 and name == "b") for name in names}
 
     monkeypatch.setitem(seeds.PARTS, "thin", part)
+    monkeypatch.setitem(seeds.NAMES, "thin", lambda: ["a", "b", "c"])
     assert run("--seeds", "1") == {"a": LEAST, "b": LEAST - 1, "c": LEAST}
     assert run("--seeds", "1", "--again") == {"a": LEAST, "b": LEAST, "c": LEAST}
     run("--seeds", "1", "--again")
-    assert asked == [None, ["b"]]
+    assert asked == [["a", "b", "c"], ["b"]]
 
 
 def test_what_lived_or_fell_is_tried_again() -> None:
@@ -114,7 +118,8 @@ def test_every_mutant_and_code_of_an_area_is_counted(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(seeds, "Area", (Area.RETAINED,))
     names = {mutant.name for mutant in MUTANTS if BY_ID[mutant.invariant].area is Area.RETAINED}
     codes = {f"retained: {reach.name}" for reach in reaches(Area.RETAINED)}
-    assert seeds.thin_at(1, 1, None) == dict.fromkeys(names | codes, LEAST)
+    assert names | codes <= set(seeds.NAMES["thin"]())
+    assert seeds.thin_at(1, 1, seeds.NAMES["thin"]()) == dict.fromkeys(names | codes, LEAST)
     one = min(names)
     assert seeds.thin_at(0, 1, [one]) == {one: LEAST}
 

@@ -39,20 +39,20 @@ PAGE: Final = ROOT / "docs" / "evidence" / "seeds.md"
 Result = Mapping[str, Any]
 """What was found, by the name of what was tried."""
 
-Names = Collection[str] | None
-"""Which ones to try; None for all."""
+Names = Collection[str]
+"""Which ones to try."""
 
 
 def mutants_at(seed: int, jobs: int, names: Names) -> Result:
     """Try mutants, and return the verdicts as ``rollproof mutants --json`` writes them, by name."""
-    chosen = [mutant for mutant in MUTANTS if names is None or mutant.name in names]
+    chosen = [mutant for mutant in MUTANTS if mutant.name in names]
     entries = report(tried(Console(stderr=True), chosen, [seed], jobs), seed)["mutants"]
     return {entry["mutant"]: entry for entry in cast(list[dict[str, Any]], entries)}
 
 
 def right_at(seed: int, jobs: int, names: Names) -> Result:
     """Check right variants, and return by name what fell."""
-    chosen = [variant for variant in EVERY_RIGHT if names is None or variant.name in names]
+    chosen = [variant for variant in EVERY_RIGHT if variant.name in names]
     return fallen(Console(stderr=True), chosen, [seed], jobs)
 
 
@@ -61,11 +61,8 @@ def thin_at(seed: int, jobs: int, names: Names) -> Result:
     del jobs
     counts: dict[str, int] = {}
     for area in Area:
-        mutants = [mutant for mutant in MUTANTS if BY_ID[mutant.invariant].area is area]
-        codes = {f"{area.value}: {reach.name}": reach.name for reach in reaches(area)}
-        if names is not None:
-            mutants = [mutant for mutant in mutants if mutant.name in names]
-            codes = {name: code for name, code in codes.items() if name in names}
+        mutants = [one for one in MUTANTS if BY_ID[one.invariant].area is area and one.name in names]
+        codes = {name: code for name, code in codes_of(area).items() if name in names}
         asked = asked_in(area, seed) if mutants or codes else []
         for mutant in mutants:
             streams = _SHOWED.setdefault(mutant.name, set())
@@ -79,6 +76,11 @@ def thin_at(seed: int, jobs: int, names: Names) -> Result:
     return counts
 
 
+def codes_of(area: Area) -> dict[str, str]:
+    """Return the rejection codes that an area can reach, by the names under which they are kept."""
+    return {f"{area.value}: {reach.name}": reach.name for reach in reaches(area)}
+
+
 _SHOWED: Final[dict[str, set[str]]] = {}
 
 
@@ -87,6 +89,12 @@ PARTS: Final[dict[str, Callable[[int, int, Names], Result]]] = {
     "right": right_at,
     "thin": thin_at,
 }
+NAMES: Final[dict[str, Callable[[], list[str]]]] = {
+    "mutants": lambda: [mutant.name for mutant in MUTANTS],
+    "right": lambda: [variant.name for variant in EVERY_RIGHT],
+    "thin": lambda: [*(mutant.name for mutant in MUTANTS), *(name for area in Area for name in codes_of(area))],
+}
+"""What each part tries."""
 POOR: Final[Mapping[str, Callable[[Any], bool]]] = {
     "mutants": lambda verdict: verdict["profile"] != STAGES[0] or not verdict["killed"],
     "right": bool,
@@ -106,18 +114,18 @@ def main() -> None:
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)), help="Only this. May be repeated.")
 @click.option("--again", is_flag=True, help="Try again what lived, fell or was thin, after streams were added.")
 def run(seeds: int, jobs: int, parts: tuple[str, ...], again: bool) -> None:
-    """Try what was not tried yet, and keep each result."""
+    """Try what was not tried yet, what is new included, and keep each result."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for seed in range(seeds):
         for part in parts or PARTS:
             file = FOLDER / f"{part}-{seed}.json"
             known: Result = json.loads(file.read_text(encoding="utf-8"))["found"] if file.exists() else {}
-            poor = [name for name, found in known.items() if POOR[part](found)] if again else []
-            if file.exists() and not poor:
+            names = [name for name in NAMES[part]() if name not in known or (again and POOR[part](known[name]))]
+            if not names:
                 continue
-            found = {**known, **PARTS[part](seed, jobs, poor if file.exists() else None)}
+            found = {**known, **PARTS[part](seed, jobs, names)}
             file.write_text(json.dumps({"day": date.today().isoformat(), "found": found}) + "\n", encoding="utf-8")
-            click.echo(f"{part}, seed {seed}: {len(poor) or len(found)} tried")
+            click.echo(f"{part}, seed {seed}: {len(names)} tried")
 
 
 @main.command("report")

@@ -42,6 +42,7 @@ CHAPTERS: Final = (
     lineage,
     rollout,
     group,
+    modes,
     routes,
     media,
     between,
@@ -58,7 +59,6 @@ CHAPTERS: Final = (
     narrow,
     narrow_routes,
     narrow_media,
-    modes,
 )
 """Modules with a function ``streams(area)``, in the order in which their streams run."""
 
