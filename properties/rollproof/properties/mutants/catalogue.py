@@ -9,6 +9,7 @@ from rollproof.properties.mutants import (
     align,
     cuts,
     decisions,
+    forgotten,
     group,
     known_group,
     known_later,
@@ -19,7 +20,6 @@ from rollproof.properties.mutants import (
     media,
     media_rows,
     merge,
-    modes,
     once_passed,
     records,
     rollout,
@@ -50,5 +50,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *route_boundary.MUTANTS,
     *sampler.MUTANTS,
     *cuts.MUTANTS,
-    *modes.MUTANTS,
+    *forgotten.MUTANTS,
 )

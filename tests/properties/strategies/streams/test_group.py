@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import InvalidArgument
 
 from rollproof.properties.strategies.rollouts.recipes import realize_request
-from rollproof.properties.strategies.streams.group import Course, Mix, contradictory_groups, groups
+from rollproof.properties.strategies.streams.group import Course, Mix, groups
+from rollproof.properties.strategies.streams.group_arguments import contradictory_groups
 from rollproof.spec.judge.oracle import answer
 from rollproof.spec.outcomes import Failure
 from rollproof.spec.plane import Clear

@@ -5,7 +5,6 @@ The rollouts of a group are made from a few drawn histories under their own ids,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -31,7 +30,6 @@ from rollproof.properties.strategies.rollouts.histories import histories
 from rollproof.properties.strategies.rollouts.history import Call, History
 from rollproof.properties.strategies.rollouts.worked import WORKED_EXAMPLE
 from rollproof.properties.strategies.scalars import (
-    ARRAY_REWARDS,
     MAX_FLOAT32,
     REWARDS,
     UNUSABLE_REWARDS,
@@ -331,50 +329,7 @@ def unreadable_groups(draw: DrawFn) -> FinalizeGroups:
     return evolve(request, steps=(evolve(step, request=evolve(step.request, receipts=tuple(receipts))),))
 
 
-# ── contradictory arguments ─────────────────────────────────────────────────────────────────────────────────────────
-
-NO_WEIGHTS: Final = (-1.0, math.nan, math.inf, -math.inf, 1e39, -0.5, 10**400)
-NO_VERSIONS: Final[tuple[Any, ...]] = (-1, INT63_LIMIT, True, False, 1.0, 1.5, "4", None)
-
-
-def contradictions(request: GroupRequest) -> Iterator[GroupRequest]:
-    """Yield every way in which the caller's arguments can contradict each other (decision D13)."""
-    ids = tuple(f"{request.group_id}_g{index}" for index in range(len(request.rollout_ids)))
-    for name in ("receipts", "rewards", "mask_sample", "rollout_ids"):
-        values = getattr(request, name)
-        yield evolve(request, **{name: values + values[:1]})
-        yield evolve(request, **{name: values[:-1]})
-    yield evolve(request, rollout_ids=(), receipts=(), rewards=(), mask_sample=(), canonical_sample_ids=None)
-    if len(ids) > 1:
-        repeated = (*request.rollout_ids[:-1], request.rollout_ids[0])
-        yield evolve(request, rollout_ids=repeated, canonical_sample_ids=None)
-        yield evolve(request, rollout_ids=repeated, canonical_sample_ids=ids)
-    for weight in NO_WEIGHTS:
-        yield evolve(request, loss_multiplier=weight)
-    for version in NO_VERSIONS:  # decision D40
-        yield evolve(request, fallback_weight_version=version)
-    for version in NO_VERSIONS[:-1]:
-        yield evolve(request, current_weight_version=version)
-    for others in other_samples(ids):
-        yield evolve(request, canonical_sample_ids=others)
-    yield evolve(request, rollout_ids=tuple(f"{name}x" for name in ids), canonical_sample_ids=None)
-
-
-def other_samples(ids: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield canonical sample ids that are changed, reordered, dropped or respelled (decision D23)."""
-    spelled = (f"{ids[0]}\n", f"{ids[0][:-1]}00", f"{ids[0][:-1]}\N{ARABIC-INDIC DIGIT ZERO}")
-    others = (ids[:-1], (*ids, "more"), ids[::-1], (), *((first, *ids[1:]) for first in ("other", *spelled)))
-    yield from dict.fromkeys(other for other in others if other != ids)
-
-
-@st.composite
-def contradictory_groups(draw: DrawFn) -> FinalizeGroups:
-    """Draw groups whose arguments contradict each other; now and then the sound group follows."""
-    request = draw(groups(max_rollouts=4))
-    decide = draw_bytes(draw)
-    wrong = decide.choose(list(contradictions(request.steps[0].request)))
-    step = evolve(request.steps[0], request=wrong)
-    return evolve(request, steps=(step, *request.steps) if decide.chance(64) else (step,))
+# ── small groups ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def small_group(group_id: str, count: int) -> tuple[GroupRequest, Staging]:
@@ -390,14 +345,6 @@ def small_group(group_id: str, count: int) -> tuple[GroupRequest, Staging]:
     return request, Staging({key: row for history in members for key, row in history.rows().items()})
 
 
-def every_contradiction() -> Iterator[FinalizeGroups]:
-    """Yield every contradiction in small groups."""
-    for count, group_id in ((1, "g"), (2, "g"), (3, "g7"), (2, "é"), (4, "g_g")):
-        sound, staging = small_group(group_id, count)
-        for request in contradictions(sound):
-            yield FinalizeGroups(ReassemblerConfig(), (GroupStep(request),), staging)
-
-
 def every_failure() -> Iterator[FinalizeGroups]:
     """Yield small groups of which one operation fails, each read too, and then run again."""
     for count in (1, 2, 4):
@@ -405,23 +352,6 @@ def every_failure() -> Iterator[FinalizeGroups]:
         reads = (Faults(failing_get=index) for index in range(count + 1))
         for faults in (*reads, Faults(put=True), Faults(clear=True)):
             yield FinalizeGroups(ReassemblerConfig(), (GroupStep(request, faults), GroupStep(request)), staging)
-
-
-@st.composite
-def rewarded_by_arrays(draw: DrawFn) -> FinalizeGroups:
-    """Draw sound groups whose rewards are arrays, tensors and their scalars."""
-    request = draw(groups(mix=Mix.VALID, max_rollouts=4))
-    decide, (step,) = draw_bytes(draw), request.steps
-    given = tuple(decide.choose(ARRAY_REWARDS) for _ in step.request.rewards)
-    return evolve(request, steps=(evolve(step, request=evolve(step.request, rewards=given)),))
-
-
-def weighed_by_arrays() -> Iterator[FinalizeGroups]:
-    """Yield the worked example as a group, with every array and tensor as its loss multiplier."""
-    history = WORKED_EXAMPLE.renamed("g_g0")
-    for weight in ARRAY_REWARDS:
-        group = GroupRequest("g", ("g_g0",), (history.raw_receipt(),), (1.0,), (False,), 0, 0, weight)
-        yield FinalizeGroups(ReassemblerConfig(), (GroupStep(group),), Staging(history.rows()))
 
 
 def streams(area: Area) -> Iterator[Stream]:
@@ -435,7 +365,3 @@ def streams(area: Area) -> Iterator[Stream]:
     yield Stream("several", area, groups(course=Course.SEVERAL, max_rollouts=4), 0.6)
     yield Stream("hostile", area, groups(mix=Mix.HOSTILE, max_rollouts=5), 0.7)
     yield Stream("unreadable receipts", area, unreadable_groups(), 0.5)
-    yield Stream("caller", area, contradictory_groups(), 0.5)
-    yield listed("every contradiction", area, every_contradiction())
-    yield Stream("rewards of arrays", area, rewarded_by_arrays(), 0.5)
-    yield listed("loss multipliers of arrays", area, weighed_by_arrays())
