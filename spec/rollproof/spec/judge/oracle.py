@@ -53,33 +53,38 @@ def answer(request: Request) -> Answer:
 def answer_to(request: Request, found: Answer) -> Answer:
     """Return what the contract requires of an implementation that gave the answer ``found``.
 
-    D15 bounds the number of reads from above, and an implementation that makes fewer may not reach the one that was to
-    fail. A fault that was never raised counts as not injected.
+    D15 bounds the number of reads from above: an implementation that makes fewer may not reach the one that was to
+    fail, and one that makes more may reach it where the contract's own reads do not. A fault counts as it was met.
     """
     required = answer(request)
     if not isinstance(required, Accepted) or not isinstance(found, Accepted):
         return required
-    if isinstance(request, asked.FinalizeRollout) and _unmet(request.staging.faults, required.value, found.value):
-        return answer(evolve(request, staging=evolve(request.staging, faults=_met(request.staging.faults))))
+    if isinstance(request, asked.FinalizeRollout):
+        faults = _as_met(request.staging.faults, required.value, found.value)
+        if faults != request.staging.faults:
+            return answer(evolve(request, staging=evolve(request.staging, faults=faults)))
     if isinstance(request, asked.FinalizeGroups):
-        judged = zip(request.steps, required.value, found.value, strict=False)
-        unmet = [_unmet(step.faults, wanted, outcome) for step, wanted, outcome in judged]
-        if any(unmet):
-            pairs = zip(request.steps, unmet, strict=False)
-            steps = [evolve(step, faults=_met(step.faults)) if missed else step for step, missed in pairs]
-            return answer(evolve(request, steps=(*steps, *request.steps[len(steps) :])))
+        for index, (step, outcome) in enumerate(zip(request.steps, found.value, strict=False)):
+            faults = _as_met(step.faults, required.value[index], outcome)
+            if faults != step.faults:
+                steps = (*request.steps[:index], evolve(step, faults=faults), *request.steps[index + 1 :])
+                request = evolve(request, steps=steps)
+                required = answer(request)
+                assert isinstance(required, Accepted)
     return required
 
 
-def _unmet(faults: Faults, required: Any, found: Any) -> bool:
-    """Return whether a read was to fail that the implementation did not make."""
-    if faults.failing_get is None or required.failure is not Failure.READ or found.failure is Failure.READ:
-        return False
-    return sum(isinstance(effect, Get) for effect in found.effects) <= faults.failing_get
-
-
-def _met(faults: Faults) -> Faults:
-    return evolve(faults, failing_get=None)
+def _as_met(faults: Faults, required: Any, found: Any) -> Faults:
+    """Return faults in which a read fails where the implementation's failed: none, or the contract's last."""
+    if faults.failing_get is None:
+        return faults
+    failed = [one.failure is Failure.READ for one in (required, found)]
+    wanted, made = (sum(isinstance(effect, Get) for effect in one.effects) for one in (required, found))
+    if failed == [True, False] and made <= faults.failing_get:
+        return evolve(faults, failing_get=None)
+    if failed == [False, True] and made >= faults.failing_get and wanted:
+        return evolve(faults, failing_get=wanted - 1)
+    return faults
 
 
 def _finalize_rollout(request: asked.FinalizeRollout) -> asked.RolloutAnswer:
