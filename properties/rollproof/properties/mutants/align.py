@@ -38,6 +38,17 @@ def on_captures(change: Callable[[Sequence[Call], Captures], Captures]) -> Patch
     return {ALIGN: replacement}
 
 
+def all_captured(original: Any) -> Any:
+    """Take for granted that every call captured routes."""
+
+    def wrong(calls: Sequence[Call], captures: Captures) -> Any:
+        if None in captures:
+            raise AttributeError("'NoneType' object has no attribute 'vectors'")
+        return original(calls, captures)
+
+    return wrong
+
+
 def shaped(vector: Vector, fill: Vector) -> Vector:
     """Return a vector; a fill in the shape of what was captured."""
     return fill if vector[0][0] == align.FILL_ID else vector
@@ -119,6 +130,7 @@ MUTANTS: Final = (
            on_rows(lambda row: evolve(row, routes=row.routes[:-1]))),
     Mutant("fill-mask-short", "ALIGN-1", RULE, "The fill mask is one too short.",
            on_rows(lambda row: evolve(row, fill=tuple(map(int, map(is_fill, row.routes[:-1]))))), MARKED),
+    Mutant("missing-capture-raises", "ALIGN-1", RULE, "A call without captured routes raises.", {ALIGN: all_captured}),
     Mutant("routes-shifted", "ALIGN-2", RULE, "Every vector is that of the next position.",
            on_rows(lambda row: evolve(row, routes=(*row.routes[1:], row.routes[-1])))),
     Mutant("start-ignored", "ALIGN-2", RULE, "Every capture begins at 0.", on_captures(from_zero)),

@@ -84,6 +84,21 @@ def clears_first(where: Where) -> Replacement:
     return replacement
 
 
+def rejection_raises(where: Where) -> Replacement:
+    """A rejected rollout takes its group down."""
+
+    def replacement(finalize_group: Any) -> Any:
+        def wrong(config: ReassemblerConfig, *others: Any) -> Any:
+            outcome = finalize_group(config, *others)
+            if where(config) and not all(rollout.valid for rollout in outcome.rollouts):
+                raise ValueError("a rollout was rejected")
+            return outcome
+
+        return wrong
+
+    return replacement
+
+
 def outage_is_a_rejection(where: Where) -> Replacement:
     """A rollout that cannot be read has no receipt."""
 
@@ -204,6 +219,10 @@ GROUP_FAULTS: Final[Mapping[str, tuple[str, Callable[[Where], dict[str, Replacem
     "cleared-first": (
         "staging is cleared before the rows are published",
         lambda where: patches(group__publish=clears_first(where)),
+    ),
+    "rejected-with-its-group": (
+        "a rejected rollout takes its group down",
+        lambda where: patches(judge__oracle__finalize_group=rejection_raises(where)),
     ),
     "outage-rejected": (
         "a rollout that cannot be read becomes a placeholder",

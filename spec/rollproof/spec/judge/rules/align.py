@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from rollproof.spec.judge.contexts import ROOT, Contexts, rectangular
-from rollproof.spec.judge.invariant import Case, invariant
+from rollproof.spec.judge.invariant import Case, describe, invariant
 from rollproof.spec.judge.portable import AlignRoutes
-from rollproof.spec.judge.requests import Accepted, Area
+from rollproof.spec.judge.requests import Accepted, Area, Crashed
 from rollproof.spec.portable import Policy, RoutedRow, Vector
 
 NARROWER = (2**8, 2**16)
@@ -85,12 +85,14 @@ def narrowed(vector: Vector, own: Vector) -> bool:
     "ALIGN-1",
     Area.ROUTE_ALIGN,
     "14",
-    "A row has one vector per position, each in the shape of what was captured.",
+    "A row has one vector per position, each in the shape of what was captured, and no session crashes.",
     (AlignRoutes,),
     of_values=True,
 )
 def one_vector_each(case: Case[AlignRoutes]) -> str | None:
     """An engine captures none for its last token, so a row made of captures alone is one short."""
+    if isinstance(case.answer, Crashed):
+        return f"it {describe(case.answer)}"
     if not isinstance(case.answer, Accepted):
         return None
     shapes = {shape(one) for captured in case.request.captures if captured for one in captured.vectors}

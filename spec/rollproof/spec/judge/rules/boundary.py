@@ -30,7 +30,7 @@ from rollproof.spec.judge.requests import (
     ReplayGroup,
     Request,
 )
-from rollproof.spec.judge.rules.group import StepCase, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.group import StepCase, each_step, groups_complaint
 from rollproof.spec.judge.rules.rollout import finalized, outcome, reads_beyond, rollout_complaint
 from rollproof.spec.judge.rules.routes import is_sentinel, token_routes
 from rollproof.spec.plan import encode_plan
@@ -246,7 +246,6 @@ def counted(case: StepCase) -> str | None:
 @boundary_rule(
     "BOUNDARY-12", "A group with sidecars has the contract's effects, rows and result in every field.", FinalizeGroups
 )
-@each_step
-def groups_agree(case: StepCase) -> str | None:
+def groups_agree(case: Case[FinalizeGroups]) -> str | None:
     """Everything that no narrower invariant covers."""
-    return in_order(case) or group_complaint(case)
+    return groups_complaint(case)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -370,7 +370,19 @@ def group_complaint(case: StepCase) -> str | None:
     return None
 
 
-@group_rule("GROUP-17", "8", "The rows and the result of a group equal the contract's in every field.")
-def groups_agree(case: StepCase) -> str | None:
+def groups_complaint(case: Case[Any]) -> str | None:
+    """Return where groups end otherwise than the contract says, or that they end in a crash, or not at all."""
+    if not isinstance(case.answer, Accepted):
+        return f"it {describe(case.answer)}"
+    count = len(outcomes(case.answer))
+    if count != len(case.request.steps):
+        return f"{count} outcomes of {len(case.request.steps)} groups"
+    return each_step(lambda step: in_order(step) or group_complaint(step))(case)
+
+
+@invariant(
+    "GROUP-17", Area.GROUP, "8", "The rows and the result of a group equal the contract's in every field.", GROUP
+)
+def groups_agree(case: Case[FinalizeGroups]) -> str | None:
     """Everything that no narrower invariant covers."""
-    return group_complaint(case)
+    return groups_complaint(case)

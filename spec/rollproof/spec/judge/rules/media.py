@@ -30,7 +30,7 @@ from rollproof.spec.judge.requests import (
     Request,
     StageMedia,
 )
-from rollproof.spec.judge.rules.group import StepCase, StepRule, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.group import StepCase, StepRule, each_step, groups_complaint
 from rollproof.spec.judge.rules.rollout import finalized, outcome, reads_beyond, rollout_complaint, same_reason
 from rollproof.spec.plane import Get, PublishedRow
 from rollproof.spec.rejections import Code, Stage
@@ -274,4 +274,4 @@ def media_agree(case: Case[Request]) -> str | None:
         return difference(case.contract.value, dict(case.answer.value))
     if isinstance(case.request, FinalizeRollout):
         return reads_beyond(case) or rollout_complaint(case)
-    return each_step(lambda step: in_order(step) or group_complaint(step))(case)
+    return groups_complaint(case)

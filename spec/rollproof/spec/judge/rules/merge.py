@@ -9,7 +9,7 @@ from itertools import pairwise
 from rollproof.spec.judge.contexts import Contexts, rectangular, unshifted
 from rollproof.spec.judge.invariant import Case, describe, difference, invariant
 from rollproof.spec.judge.portable import MergeCalls, MergedTwice, MergeTwice
-from rollproof.spec.judge.requests import Accepted, Area, Crashed
+from rollproof.spec.judge.requests import Accepted, Area, Crashed, Request
 from rollproof.spec.portable import DROPS, Call, Policy, Row
 from rollproof.spec.tensor import to_float32
 
@@ -238,8 +238,8 @@ def pure(case: Case[MergeTwice]) -> str | None:
     return difference(twice.first, twice.second, "the second time")
 
 
-@invariant("MERGE-7", Area.MERGE, "14", "No session makes it raise anything but a refusal.", (MergeCalls,))
-def total(case: Case[MergeCalls]) -> str | None:
+@invariant("MERGE-7", Area.MERGE, "14", "No session makes it raise anything but a refusal.", (MergeCalls, MergeTwice))
+def total(case: Case[Request]) -> str | None:
     """Engines answer with nothing when a request is aborted, and with a lone stop token."""
     return f"it {describe(case.answer)}" if isinstance(case.answer, Crashed) else None
 

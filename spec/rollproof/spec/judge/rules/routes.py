@@ -34,7 +34,7 @@ from rollproof.spec.judge.requests import (
     ReplayGroup,
     Request,
 )
-from rollproof.spec.judge.rules.group import StepCase, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.group import StepCase, each_step, groups_complaint
 from rollproof.spec.judge.rules.rollout import finalized, reads_beyond, rollout_complaint
 from rollproof.spec.outcomes import GroupOutcome
 from rollproof.spec.plan import decode_plan
@@ -330,7 +330,6 @@ def routed_rollouts_agree(case: Case[FinalizeRollout]) -> str | None:
 @route_rule(
     "ROUTE-18", "A group with routes has the contract's effects, rows and result in every field.", FinalizeGroups
 )
-@each_step
-def routed_groups_agree(case: StepCase) -> str | None:
+def routed_groups_agree(case: Case[FinalizeGroups]) -> str | None:
     """Section 8 holds in every mode: its weights, its cleanup and what it does when an operation fails."""
-    return in_order(case) or group_complaint(case)
+    return groups_complaint(case)

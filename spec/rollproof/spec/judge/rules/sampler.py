@@ -8,7 +8,7 @@ from typing import Any, Final
 from rollproof.spec.constants import TOPK_COLUMNS
 from rollproof.spec.judge.invariant import Case, Invariant, Rule, difference, invariant
 from rollproof.spec.judge.requests import Area, FinalizeGroups, FinalizeRollout
-from rollproof.spec.judge.rules.group import StepCase, each_step, group_complaint, in_order
+from rollproof.spec.judge.rules.group import StepCase, each_step, groups_complaint
 from rollproof.spec.judge.rules.rollout import reads_beyond, rollout_complaint
 from rollproof.spec.plane import Get, PublishedRow
 from rollproof.spec.tensor import Tensor
@@ -137,7 +137,6 @@ def counted(case: StepCase) -> str | None:
     "A group with sampler columns has the contract's effects, rows and result in every field.",
     FinalizeGroups,
 )
-@each_step
-def groups_agree(case: StepCase) -> str | None:
+def groups_agree(case: Case[FinalizeGroups]) -> str | None:
     """Everything that no narrower invariant covers."""
-    return in_order(case) or group_complaint(case)
+    return groups_complaint(case)
