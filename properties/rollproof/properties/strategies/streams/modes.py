@@ -32,7 +32,6 @@ from rollproof.spec.records import ReassemblerConfig
 DIMS: Final[Dims] = (1, 2)
 CANDIDATES: Final = 2
 KIND: Final = MediaKind()
-WEIGHT: Final = 0.5
 
 
 @frozen
@@ -43,6 +42,8 @@ class Mode:
     area: Area
     config: ReassemblerConfig
     alike: Histories
+    weight: float = 0.5
+    """Of each of its streams of groups."""
 
 
 def routed(max_calls: int) -> st.SearchStrategy[History]:
@@ -72,7 +73,7 @@ MODES: Final = (
     Mode("media", Area.MEDIA, MEDIA, pictured),
     Mode("media and direct", Area.MEDIA, evolve(REPLAYED, capture_media=True), pictured_and_routed),
     Mode("boundary", Area.BOUNDARY, evolve(REPLAYED, route_boundary=AS_STAGED), routed),
-    Mode("sampler", Area.SAMPLER, ReassemblerConfig(top_logprobs=CANDIDATES), sampled),
+    Mode("sampler", Area.SAMPLER, ReassemblerConfig(top_logprobs=CANDIDATES), sampled, 1.0),
 )
 
 
@@ -95,5 +96,5 @@ def streams(area: Area) -> Iterator[Stream]:
         if mode.area is area:
             for mix, course in ((Mix.VALID, Course.ONE), (Mix.MIXED, Course.SEVERAL), (Mix.MIXED, Course.FAULTS)):
                 drawn = groups(mix=mix, course=course, max_rollouts=3, base=mode.config, alike=mode.alike)
-                yield stream(f"{mode.name}: {mix.value} groups, {course.value}", drawn, WEIGHT)
-            yield stream(f"{mode.name}: rollouts, some broken", rollouts(mode), 2 * WEIGHT)
+                yield stream(f"{mode.name}: {mix.value} groups, {course.value}", drawn, mode.weight)
+            yield stream(f"{mode.name}: rollouts, some broken", rollouts(mode), 2 * mode.weight)
