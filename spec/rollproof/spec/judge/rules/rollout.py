@@ -94,7 +94,8 @@ def reads_beyond(case: Case[Any]) -> str | None:
     """Return what a rollout does to the data plane beyond what decision D15 lets it, or None.
 
     It may read base columns, with them or after them routes in direct mode, and media in a media partition. Where
-    boundaries are repaired, direct mode has one read of sidecars beside.
+    boundaries are repaired, direct mode has one read of sidecars beside. Who reads media with the base columns may
+    read the base columns again where that read found too little, in place of a read of media.
     """
     result = outcome(case.answer)
     if result is None:
@@ -107,7 +108,7 @@ def reads_beyond(case: Case[Any]) -> str | None:
     config = case.request.config
     sidecars = config.direct_routes and config.route_boundary is not None
     allowed = int(config.direct_routes) + int(config.capture_media) + int(sidecars)
-    if len(base) > 1 or extra > allowed:
+    if len(base) > 1 + config.capture_media or len(result.effects) > 1 + allowed:
         return f"{len(base)} reads of base columns and {extra} others"
     return None
 
