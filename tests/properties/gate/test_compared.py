@@ -7,7 +7,7 @@ no invariant notices is listed here, with the reason why it is left to the imple
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from random import Random
@@ -122,11 +122,11 @@ def test_a_change_of_any_field_is_noticed_or_free(area):
 
 @pytest.mark.parametrize("area", Area)
 def test_a_crash_is_noticed_whatever_was_asked(area):
-    kinds = {type(request).__name__: [] for request, _ in asked(area)}
+    kinds = defaultdict(list)
     for request, contract in asked(area):
-        kinds[type(request).__name__].append(
-            noticed(area, request, contract, Crashed("RuntimeError", "out of nowhere"))
-        )
+        crash = Crashed("RuntimeError", "out of nowhere")
+        kinds[type(request).__name__].append(noticed(area, request, contract, crash))
+    assert kinds
     assert all(map(all, kinds.values())), {name: Counter(found) for name, found in kinds.items()}
 
 

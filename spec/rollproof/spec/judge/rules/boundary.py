@@ -31,7 +31,7 @@ from rollproof.spec.judge.requests import (
     Request,
 )
 from rollproof.spec.judge.rules.group import StepCase, each_step, groups_complaint
-from rollproof.spec.judge.rules.rollout import finalized, outcome, reads_beyond, rollout_complaint
+from rollproof.spec.judge.rules.rollout import finalized, outcome, rollout_complaint
 from rollproof.spec.judge.rules.routes import is_sentinel, token_routes
 from rollproof.spec.plan import encode_plan
 from rollproof.spec.plane import Get
@@ -211,7 +211,7 @@ def reads_own_sidecars(case: Case[FinalizeRollout]) -> str | None:
 )
 def rollouts_agree(case: Case[FinalizeRollout]) -> str | None:
     """In every field, with the reads that section 5 allows, and the reason of what fails."""
-    return reads_beyond(case) or rollout_complaint(case)
+    return rollout_complaint(case)
 
 
 @boundary_rule("BOUNDARY-10", "Deferred execution repairs the tokens that direct execution repairs.", ReplayGroup)

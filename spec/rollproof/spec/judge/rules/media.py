@@ -31,7 +31,7 @@ from rollproof.spec.judge.requests import (
     StageMedia,
 )
 from rollproof.spec.judge.rules.group import StepCase, StepRule, each_step, groups_complaint
-from rollproof.spec.judge.rules.rollout import finalized, outcome, reads_beyond, rollout_complaint, same_reason
+from rollproof.spec.judge.rules.rollout import finalized, outcome, rollout_complaint, same_reason
 from rollproof.spec.plane import Get, PublishedRow
 from rollproof.spec.rejections import Code, Stage
 from rollproof.spec.tensor import Tensor
@@ -273,5 +273,5 @@ def media_agree(case: Case[Request]) -> str | None:
     if isinstance(case.request, ChainMedia):
         return difference(case.contract.value, dict(case.answer.value))
     if isinstance(case.request, FinalizeRollout):
-        return reads_beyond(case) or rollout_complaint(case)
+        return rollout_complaint(case)
     return groups_complaint(case)

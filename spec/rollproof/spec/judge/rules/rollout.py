@@ -53,7 +53,9 @@ def same_reason(expected: str | None, actual: str | None) -> bool:
 
 
 def rollout_complaint(case: Case[Any]) -> str | None:
-    """Return where a rollout is finalized otherwise than the contract says, up to the free text of its reason."""
+    """Return where a rollout is read or finalized otherwise than the contract says, up to its reason's free text."""
+    if (complaint := reads_beyond(case)) is not None:
+        return complaint
     answers = outcome(case.contract), outcome(case.answer)
     if answers[0] is None or answers[1] is None:
         return None if answers[0] is answers[1] else f"it {describe(case.answer)}"
@@ -104,11 +106,12 @@ def reads_beyond(case: Case[Any]) -> str | None:
     if others:
         return f"it wrote: {others[0]!r:.100}"
     base = [effect for effect in result.effects if isinstance(effect, Get) and "token_ids_delta" in effect.columns]
+    again = max(0, len(base) - 1)
     extra = len(result.effects) - len(base)
     config = case.request.config
     sidecars = config.direct_routes and config.route_boundary is not None
     allowed = int(config.direct_routes) + int(config.capture_media) + int(sidecars)
-    if len(base) > 1 + config.capture_media or len(result.effects) > 1 + allowed:
+    if again > config.capture_media or again + extra > allowed:
         return f"{len(base)} reads of base columns and {extra} others"
     return None
 

@@ -35,7 +35,7 @@ from rollproof.spec.judge.requests import (
     Request,
 )
 from rollproof.spec.judge.rules.group import StepCase, each_step, groups_complaint
-from rollproof.spec.judge.rules.rollout import finalized, reads_beyond, rollout_complaint
+from rollproof.spec.judge.rules.rollout import finalized, rollout_complaint
 from rollproof.spec.outcomes import GroupOutcome
 from rollproof.spec.plan import decode_plan
 from rollproof.spec.records import RouteAssemblyPlan
@@ -324,7 +324,7 @@ def published_plan(value: object) -> RouteAssemblyPlan | None:
 @route_rule("ROUTE-17", "A rollout with routes is accepted, rejected and assembled as section 6 says.", FinalizeRollout)
 def routed_rollouts_agree(case: Case[FinalizeRollout]) -> str | None:
     """In every field, with the reads that section 5 allows, and the reason of a failed assembly."""
-    return reads_beyond(case) or rollout_complaint(case)
+    return rollout_complaint(case)
 
 
 @route_rule(

@@ -9,7 +9,7 @@ from rollproof.spec.constants import TOPK_COLUMNS
 from rollproof.spec.judge.invariant import Case, Invariant, Rule, difference, invariant
 from rollproof.spec.judge.requests import Area, FinalizeGroups, FinalizeRollout
 from rollproof.spec.judge.rules.group import StepCase, each_step, groups_complaint
-from rollproof.spec.judge.rules.rollout import reads_beyond, rollout_complaint
+from rollproof.spec.judge.rules.rollout import rollout_complaint
 from rollproof.spec.plane import Get, PublishedRow
 from rollproof.spec.tensor import Tensor
 
@@ -116,7 +116,7 @@ def read_with_base(case: Case[FinalizeRollout]) -> str | None:
 )
 def rollouts_agree(case: Case[FinalizeRollout]) -> str | None:
     """In every field, and the first violated rule, after media and before routes (decision D30)."""
-    return reads_beyond(case) or rollout_complaint(case)
+    return rollout_complaint(case)
 
 
 @sampler_rule("SAMPLER-6", "Candidates that do not descend, or disagree with the row, are counted.", FinalizeGroups)
