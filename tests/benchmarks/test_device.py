@@ -30,7 +30,7 @@ def everywhere(monkeypatch):
     monkeypatch.setattr(retained, "_accelerator", lambda tensors: HERE)
 
 
-@pytest.mark.no_cover
+@pytest.mark.untraced
 def test_hashing(everywhere):
     size = 128
     table = device.hash_table(HERE, (size,), half_a_second)

@@ -25,7 +25,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 CHUNK = kernels.CHUNK
 
-slow_to_trace = pytest.mark.no_cover
+slow_to_trace = pytest.mark.untraced
 """For tests whose time goes into the interpreter, which coverage would make several times as long."""
 
 deep = [pytest.mark.deep] if DEVICE == "cpu" else []

@@ -200,7 +200,7 @@ class Busy(Ours):
         return super().parse_receipt(value)
 
 
-@pytest.mark.no_cover  # tracing slows the loop by which the limit is measured, and no other
+@pytest.mark.untraced  # tracing slows the loop by which the limit is measured, and no other
 def test_a_busy_loop_of_a_few_milliseconds_per_kilobyte_is_found(monkeypatch):
     """Of ten tries, because other tests on the machine make it measure too much now and then, or too little."""
     measure = limits.seconds_per_unit.__wrapped__

@@ -27,7 +27,7 @@ def test_machine_holds_for_ours():
 
 
 @pytest.mark.deep
-@pytest.mark.no_cover  # tracing would double its minutes
+@pytest.mark.untraced  # tracing would double its minutes
 @pytest.mark.parametrize("number", [7, 8])
 def test_machine_holds_for_thousands_of_schedules(number):
     parts = CutParts()

@@ -66,7 +66,7 @@ def test_spec_and_implementation_finalize_to_nemo_gyms_own_row(rollout: Captured
     assert rollout.difference(ask(Ours(), request)) is None
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(2_000, marks=[pytest.mark.deep, pytest.mark.no_cover])])
+@pytest.mark.parametrize("count", [100, pytest.param(2_000, marks=[pytest.mark.deep, pytest.mark.untraced])])
 def test_log_probs_of_any_engine_are_staged(count: int) -> None:
     """Engines hand out float64 values: what float32 makes of them is staged, and nemo-gym's digest holds."""
     rng = random.Random(count)
