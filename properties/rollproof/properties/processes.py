@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from typing import Any, Final, TypeVar
 
@@ -46,6 +47,12 @@ def worker_context(*preload: str) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *preload])
     return context
+
+
+def prepare(*preload: str) -> None:
+    """Have the server of ``worker_context`` import its modules already, while this process goes on."""
+    if worker_context(*preload).get_start_method() == "forkserver":
+        forkserver.ensure_running()
 
 
 @frozen

@@ -15,7 +15,8 @@ from rollproof.properties.gate.files import write_replays, write_reports
 from rollproof.properties.gate.load import load_implementation, pick_areas
 from rollproof.properties.gate.profiles import PROFILES
 from rollproof.properties.gate.show import show_report, summary
-from rollproof.properties.gate.workers import Task, run_tasks
+from rollproof.properties.gate.workers import PRELOAD, Task, run_tasks
+from rollproof.properties.processes import prepare
 from rollproof.spec.judge.requests import CAPABILITIES, Area
 
 INTERRUPTED: Final = 130
@@ -105,6 +106,9 @@ def command(
     """
     console = Console()
     names = implementations or ("impl",)
+    jobs = jobs if data_plane == MEMORY else 1
+    if jobs > 1:
+        prepare(*PRELOAD)
     tasks = [
         Task(name, area, profile, seed, max_examples, data_plane)
         for name in names
@@ -112,7 +116,7 @@ def command(
     ]
     try:
         with running(data_plane):
-            reports = run_tasks(console, tasks, jobs if data_plane == MEMORY else 1)
+            reports = run_tasks(console, tasks, jobs)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     for report in reports:

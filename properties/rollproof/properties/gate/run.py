@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from attrs import define, field
@@ -185,7 +185,7 @@ class Check:
     def record(self, stream: Stream, request: Request, expected: Any, actual: Any, after: int) -> list[Finding]:
         """Count one request and its answers; return all that is wrong with them, declared deviations included."""
         self.report.requests += 1
-        realized = realize_request(request)
+        exchange = _Exchange(self.implementation, request, expected, actual)
         found: list[Finding] = []
         for name, tally in self.report.invariants.items():
             if not BY_ID[name].covers(request):
@@ -193,7 +193,7 @@ class Check:
             tally.examples += 1
             tally.refused += isinstance(actual, Refused)
             tally.silent += BY_ID[name].of_values and not isinstance(actual, Accepted)
-            finding = self.finding(BY_ID[name], request, realized, expected, actual, stream.name, after)
+            finding = exchange.finding(BY_ID[name], stream.name, after)
             if finding is not None:
                 found.append(finding)
                 if finding.deviation is not None:
@@ -204,7 +204,7 @@ class Check:
             code.driven += 1
             if same_code(expected, actual) if reach.place in ALONE else not found:
                 code.right += 1
-            elif deviation_of(self.implementation, request, expected, actual) is not None:
+            elif exchange.deviation is not None:
                 code.excused += 1
         return found
 
@@ -218,23 +218,6 @@ class Check:
             for reach in met(area, request, answer(realize_request(request))):
                 self.report.codes[area, reach.name].left_out += 1
 
-    def finding(
-        self,
-        item: Invariant,
-        request: Request,
-        realized: Request,
-        expected: Any,
-        actual: Any,
-        stream: str,
-        after: int,
-    ) -> Finding | None:
-        """Return what is wrong with two answers by one invariant, if anything."""
-        complaint = complaint_of(item, realized, expected, actual)
-        if complaint is None:
-            return None
-        known = deviation_of(self.implementation, request, expected, actual)
-        return Finding(item.id, request, expected, showable(actual), complaint, stream, after, known)
-
     def _shrink(self, stream: Stream, first: Finding, examples: int) -> Finding:
         best = first
         deadline = time.monotonic() + SHRINK_SECONDS
@@ -246,8 +229,8 @@ class Check:
                 expected, actual = both_answers(self.implementation, request)
             except LeftOut:
                 return None
-            realized = realize_request(request)
-            found = self.finding(first.invariant, request, realized, expected, actual, stream.name, first.after)
+            exchange = _Exchange(self.implementation, request, expected, actual)
+            found = exchange.finding(first.invariant, stream.name, first.after)
             return found if found is not None and found.deviation == first.deviation else None
 
         def violates(request: Request) -> None:
@@ -271,6 +254,34 @@ class Check:
         with suppress(_OutOfTime):
             plainer(best.request, still)
         return best
+
+
+@define
+class _Exchange:
+    """A request, and how both sides answered it."""
+
+    implementation: Any
+    request: Request
+    expected: Any
+    actual: Any
+
+    @cached_property
+    def realized(self) -> Request:
+        """The request as the checks read it."""
+        return realize_request(self.request)
+
+    @cached_property
+    def deviation(self) -> str | None:
+        """The declared deviation that the answer is an instance of, if any: computed once, whatever it violates."""
+        return deviation_of(self.implementation, self.request, self.expected, self.actual)
+
+    def finding(self, item: Invariant, stream: str, after: int) -> Finding | None:
+        """Return what is wrong with the answers by one invariant, if anything."""
+        complaint = complaint_of(item, self.realized, self.expected, self.actual)
+        if complaint is None:
+            return None
+        request, actual = self.request, showable(self.actual)
+        return Finding(item.id, request, self.expected, actual, complaint, stream, after, self.deviation)
 
 
 def outline(finding: Finding) -> tuple[object, ...]:

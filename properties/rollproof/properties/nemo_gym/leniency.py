@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from rollproof.properties.adapters.protocol import Deviation, same_answer
 from rollproof.properties.nemo_gym.examples import examples_of
 from rollproof.properties.nemo_gym.layout import WRONG_DIGEST, layout_digest
-from rollproof.properties.strategies.rollouts.recipes import realize_request
+from rollproof.properties.strategies.rollouts.recipes import realize
 from rollproof.spec.digest import call_digest
 from rollproof.spec.judge.requests import Accepted, Answer, Area, CallDigest, Linearize, ParseReceipt, Refused, Request
 from rollproof.spec.lineage import (
@@ -78,7 +78,7 @@ def answers_with(own: Leniency, every: Sequence[Leniency], request: Request, exp
     if not isinstance(expected, Refused):
         return
     others = [leniency for leniency in every if leniency is not own]
-    match realize_request(request):
+    match request:
         case CallDigest(call):
             digest = layout_digest(call)
             if digest is not None and has_digest(moved(call, every)) and not has_digest(moved(call, others)):
@@ -88,6 +88,7 @@ def answers_with(own: Leniency, every: Sequence[Leniency], request: Request, exp
             if not same_answer(granted, granted_linearize(linearize_request, others)):
                 yield granted
         case ParseReceipt(value):
+            value = realize(value)
             receipt = granted_receipt(value, every)
             if receipt is not None and granted_receipt(value, others) is None:
                 yield Accepted(receipt)
