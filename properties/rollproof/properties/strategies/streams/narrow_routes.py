@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, Final
@@ -105,7 +106,7 @@ def taught_by_rejected(draw: st.DrawFn) -> FinalizeGroups:
     requests = [FinalizeRollout(DIRECT, "b", plain.receipt, 1.0, Staging(plain.rows))]
     for name in "ac"[: draw(st.integers(1, 2))]:
         whole = draw(routed_rollouts(rollout_id=name, dims=dims, min_routed=1, max_calls=2))
-        reward = draw(st.sampled_from([float("nan"), None, float("inf")]))
+        reward = draw(st.sampled_from([math.nan, None, float("inf")]))
         rejected = FinalizeRollout(DIRECT, name, whole.receipt, reward, Staging(whole.rows))
         requests.insert(draw(st.integers(0, len(requests))), rejected)
     return in_one_group(DIRECT, requests)

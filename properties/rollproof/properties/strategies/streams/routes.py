@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import product, starmap
 from typing import Any, Final
@@ -157,7 +158,7 @@ def routed_group(
             receipt |= {"manifest": [*receipt["manifest"][:-1], foreign(draw, receipt["manifest"][-1])]}
         receipts.append(receipt)
         rows |= whole.rows
-    rewards = tuple(draw(st.sampled_from([0.0, 1.0, float("nan")])) for _ in ids)
+    rewards = tuple(draw(st.sampled_from([0.0, 1.0, math.nan])) for _ in ids)
     return GroupRequest(group_id, ids, tuple(receipts), rewards, (False,) * count), rows
 
 
