@@ -57,8 +57,8 @@ types: setup
 tests: setup
 	$(PYTEST) -m 'not deep'
 
-bench: setup ## measure against the peer and the physical limits, and write docs/evidence/speed.md (GPU=1: a device, too)
-	$(BIN)/python -m benchmarks $(if $(GPU),--gpu)
+bench: setup ## measure against the peer and the physical limits, and write docs/evidence/speed.md (GPU=1: a device, too; AGAIN=1: a second run)
+	$(BIN)/python -m benchmarks $(if $(GPU),--gpu) $(if $(AGAIN),--again)
 
 MINUTES ?= 30
 

@@ -1,6 +1,6 @@
 """Run the measurements, print their tables, store them as JSON under ``benchmarks/results/``, and write their page.
 
-``python -m benchmarks [--gpu] [NAME …]``; without names, all of them.
+``python -m benchmarks [--gpu] [--again] [NAME …]``; without names, all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import pkgutil
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ from rich.table import Table as RichTable
 
 import benchmarks
 from benchmarks import Table, report
-from benchmarks.report import RESULTS
+from benchmarks.report import AGAIN, RESULTS
 
 
 def measurements(names: Iterable[str] = (), gpu: bool = False) -> dict[str, Callable[[], Iterable[Table]]]:
@@ -51,6 +52,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit() -> str | None:
+    """Return the commit that is measured, and whether anything differs from it; None outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    found = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
 def processor() -> str:
     """Return the processor's model name where the system tells it, else its architecture."""
     info = Path("/proc/cpuinfo")
@@ -72,23 +80,24 @@ def show(console: Console, table: Table) -> None:
     console.print()
 
 
-def run(names: Iterable[str] = (), gpu: bool = False) -> None:
+def run(names: Iterable[str] = (), gpu: bool = False, folder: Path = RESULTS) -> None:
     """Run measurements by name, all without names, and store what each found. Raises ``click.ClickException``."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     found = measurements(names, gpu)
     unknown = sorted(set(names) - found.keys())
     if unknown:
         raise Wrong(f"no such measurement: {', '.join(unknown)}{'' if gpu else ' (some need --gpu)'}")
-    about = machine()
+    about, measured_at = machine(), commit()
     console.print(", ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for name, main in found.items():
         tables = []
         for table in main():
             show(console, table)
             tables.append(attrs.asdict(table))
-        stored = {"measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": about, "tables": tables}
-        (RESULTS / f"{name}.json").write_text(json.dumps(stored, indent=2) + "\n")
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        stored = {"measured": now, "commit": measured_at, "machine": about, "tables": tables}
+        (folder / f"{name}.json").write_text(json.dumps(stored, indent=2) + "\n")
 
 
 class Wrong(click.ClickException):
@@ -100,7 +109,8 @@ class Wrong(click.ClickException):
 @click.command
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--gpu", is_flag=True, help="Also measure the CUDA device.")
-def command(names: tuple[str, ...], gpu: bool) -> None:
+@click.option("--again", is_flag=True, help="Keep this run beside the first, to show how far their ratios agree.")
+def command(names: tuple[str, ...], gpu: bool, again: bool) -> None:
     """Run the measurements by NAME, all without names, and write the page of all results.
 
     The name "report" runs nothing and writes the page from what is stored.
@@ -108,7 +118,7 @@ def command(names: tuple[str, ...], gpu: bool) -> None:
     if gpu and not importlib.import_module("torch").cuda.is_available():
         raise Wrong("--gpu needs a CUDA device, and torch finds none")
     if names != ("report",):
-        run(names, gpu)
+        run(names, gpu, AGAIN if again else RESULTS)
     for path in report.write():
         click.echo(f"wrote {os.path.relpath(path)}")
 

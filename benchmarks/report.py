@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from benchmarks import Plot, Table, slope
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
+AGAIN: Final = RESULTS / "again"
+"""A second run: where it measured the same commit, its ratios stand beside those of the first."""
 PAGE: Final = ROOT / "docs" / "evidence" / "speed.md"
 ORDER: Final = (
     *("linearize", "scaling", "group", "memory", "floor", "dataplane", "scale", "routes", "retained", "cuts"),
@@ -45,14 +48,16 @@ MARKERS: Final = "osD^v"
 
 def write(results: Path = RESULTS, page: Path = PAGE) -> list[Path]:
     """Write the page, and beside it, in a folder of its name, its plots. Returns the files."""
-    stored = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
+    stored, seconds = read(results), read(results / AGAIN.name)
     names = sorted(stored, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
     plots = page.with_suffix("")
     plots.mkdir(parents=True, exist_ok=True)
     files, parts = [page], [INTRODUCTION]
     for name in names:
-        tables = [cattrs.structure(table, Table) for table in stored[name]["tables"]]
-        parts += section(name, stored[name], tables, plots.name)
+        tables, again = tables_of(stored[name]), []
+        if name in seconds and seconds[name].get("commit") == stored[name].get("commit"):
+            again = tables_of(seconds[name])
+        parts += section(name, stored[name], tables, again, plots.name)
         for table in tables:
             if table.plot is not None:
                 files.append(plots / f"{table.plot.name}.svg")
@@ -61,28 +66,53 @@ def write(results: Path = RESULTS, page: Path = PAGE) -> list[Path]:
     return files
 
 
-def section(name: str, stored: Mapping[str, Any], tables: Iterable[Table], plots: str) -> Iterator[str]:
-    """Yield one measurement: its question, its tables and its plots."""
+def read(folder: Path) -> dict[str, Any]:
+    """Return what a run stored, by the names of its measurements."""
+    return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+def tables_of(stored: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of a measurement."""
+    return [cattrs.structure(table, Table) for table in stored["tables"]]
+
+
+def section(
+    name: str, stored: Mapping[str, Any], tables: Sequence[Table], again: Sequence[Table], plots: str
+) -> Iterator[str]:
+    """Yield one measurement: its question, its tables and its plots; ``again`` has the tables of a second run."""
     question, _, rest = (importlib.import_module(f"benchmarks.{name}").__doc__ or name).partition("\n")
     yield f"## {question.rstrip('.')}\n"
     yield f"{rest.strip()}\n"
-    for table in tables:
+    for table, second in zip_longest(tables, again):
         yield f"**{table.title[0].upper()}{table.title[1:]}**\n"
         if table.estimate:
             yield ESTIMATE
-        yield "\n".join(markdown(table)) + "\n"
+        yield "\n".join(markdown(table, second)) + "\n"
         if table.plot is not None:
             yield f"![{table.title}]({plots}/{table.plot.name}.svg)\n"
         yield "".join(f"- {note}\n" for note in table.notes)
     about = ", ".join(f"{what} {value}" for what, value in stored["machine"].items())
-    yield f"`benchmarks/{name}.py`, {stored['measured'][:10]}; {about}.\n"
+    commit = f", commit {stored['commit']}" if stored.get("commit") else ""
+    yield f"`benchmarks/{name}.py`, {stored['measured'][:10]}{commit}; {about}.\n"
+    if again:
+        yield "In brackets: the same ratio in a second run of that commit.\n"
 
 
-def markdown(table: Table) -> Iterator[str]:
-    """Yield the table's lines."""
+def markdown(table: Table, again: Table | None = None) -> Iterator[str]:
+    """Yield the table's lines, with the ratios of a second run in brackets."""
     yield row_of(table.columns)
     yield row_of(["---", *["---:"] * (len(table.columns) - 1)])
-    yield from (row_of(map(shown, row)) for row in table.rows)
+    comparable = again is not None and again.columns == table.columns and len(again.rows) == len(table.rows)
+    seconds = again.rows if again is not None and comparable else table.rows
+    ratios = [comparable and is_ratio(column) for column in table.columns]
+    for row, second in zip(table.rows, seconds, strict=True):
+        cells = zip(map(shown, row), map(shown, second), ratios, strict=True)
+        yield row_of(f"{cell} ({other})" if ratio else cell for cell, other, ratio in cells)
+
+
+def is_ratio(column: str) -> bool:
+    """Return whether a column compares two contestants of one run."""
+    return "x" in column.split() or column.endswith("speed-up")
 
 
 def row_of(cells: Iterable[str]) -> str:

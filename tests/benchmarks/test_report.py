@@ -54,6 +54,23 @@ def test_tables_plots_and_where_they_come_from(results, tmp_path):
     assert "theirs ms" in drawn  # one point has no slope
 
 
+def test_a_second_run_of_the_commit_stands_beside_the_first(tmp_path):
+    table = Table("who is faster", ("who", "ms", "median x ours"), (("ours", 2.0, 1.0), ("theirs", 9.0, 4.5)))
+    second = attrs.evolve(table, rows=(("ours", 3.0, 1.0), ("theirs", 12.0, 4.0)))
+    stored = {"measured": "2026-01-02T03:04:05Z", "commit": "abc1234", "machine": {"cpus": 2}}
+    for folder, one in ("results", table), ("results/again", second):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "linearize.json").write_text(json.dumps(stored | {"tables": [attrs.asdict(one)]}))
+    page = tmp_path / "speed.md"
+    report.write(tmp_path / "results", page)
+    assert "| theirs | 9.00 | 4.50 (4.00) |\n" in page.read_text()
+    assert "`benchmarks/linearize.py`, 2026-01-02, commit abc1234; cpus 2." in page.read_text()
+    other = stored | {"commit": "abc1235", "tables": [attrs.asdict(second)]}
+    (tmp_path / "results" / "again" / "linearize.json").write_text(json.dumps(other))
+    report.write(tmp_path / "results", page)
+    assert "| theirs | 9.00 | 4.50 |\n" in page.read_text()
+
+
 def test_the_page_of_the_site_is_that_of_the_stored_results(tmp_path):
     written = report.write(page=tmp_path / "speed.md")
     assert written[0].read_text() == report.PAGE.read_text()
