@@ -53,10 +53,15 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Return the commit that is measured, and whether anything differs from it; None outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    found = subprocess.run(command, cwd=report.ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    """Return the commit that is measured, with a plus where its code was changed; None outside a repository."""
+    head = git("rev-parse", "--short=7", "HEAD")
+    return head and head + ("+" if git("status", "--porcelain", "--", "*.py", "*.toml") else "")
+
+
+def git(*arguments: str) -> str | None:
+    """Return what git says of this repository; None where it says nothing."""
+    done = subprocess.run(["git", *arguments], cwd=report.ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
 
 
 def processor() -> str:
