@@ -94,7 +94,7 @@ def run(names: Iterable[str] = (), gpu: bool = False, folder: Path = RESULTS) ->
         raise Wrong(f"no such measurement: {', '.join(unknown)}{'' if gpu else ' (some need --gpu)'}")
     about, measured_at = machine(), commit()
     console.print(", ".join(f"{name} {value}" for name, value in about.items()), highlight=False)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, main in found.items():
         tables = []
         for table in main():

@@ -55,7 +55,8 @@ def write(results: Path = RESULTS, page: Path = PAGE) -> list[Path]:
     files, parts = [page], [INTRODUCTION]
     for name in names:
         tables, again = tables_of(stored[name]), []
-        if name in seconds and seconds[name].get("commit") == stored[name].get("commit"):
+        commit = stored[name].get("commit")
+        if commit and name in seconds and seconds[name].get("commit") == commit:
             again = tables_of(seconds[name])
         parts += section(name, stored[name], tables, again, plots.name)
         for table in tables:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -28,6 +29,12 @@ def queue() -> Iterator[TransferQueueDataPlane]:
         plane = TransferQueueDataPlane(timeout_s=60.0)
         yield plane
         plane.close()
+
+
+@pytest.fixture
+def hashing_otherwise() -> dict[str, str]:
+    """Return this process's environment, for another one that hashes strings in another way."""
+    return {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Tests marked ``untraced`` run without coverage, in workers too, and the next one with it again."""
+"""Tests marked ``untraced`` run without a tracer, coverage's or any other; what follows has it again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ import sys
 import pytest
 
 
+@pytest.fixture
+def traced():
+    """Have a tracer before the test and after it."""
+    before = sys.gettrace()
+
+    def trace(*_):
+        return None
+
+    sys.settrace(trace)
+    yield
+    after = sys.gettrace()
+    sys.settrace(before)
+    assert after is trace
+
+
 @pytest.mark.untraced
-def test_nothing_traces():
+def test_nothing_traces(traced):
     assert sys.gettrace() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,14 +28,14 @@ def requests_of(areas):
 
 
 @pytest.mark.deep
-def test_requests_depend_on_their_seed_alone():
+def test_requests_depend_on_their_seed_alone(hashing_otherwise):
     """Hypothesis repeats values of what looks alike, and two NaN look alike where they have one address."""
     code = (
         f"import json, sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_repeatable as there;"
         "print(json.dumps(there.requests_of(reversed(there.Area))))"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, env=hashing_otherwise, check=True, capture_output=True, text=True)
     there, here = json.loads(run.stdout), requests_of(Area)
     assert len(here) > 400
     assert {name for name in here | there if here.get(name) != there.get(name)} == set()
