@@ -34,7 +34,7 @@ field: setup ## put every peer through the gate, and write docs/field.json and d
 CAPABILITY ?=
 
 gate: setup ## check our implementation and nemo-gym against the spec (CAPABILITY=boundary,sampler,cuts: ours, with these)
-	$(BIN)/rollproof check impl $(if $(CAPABILITY),--capability $(CAPABILITY),nemo-gym) --report build/gate
+	$(BIN)/rollproof check impl $(if $(CAPABILITY),--capability $(CAPABILITY),nemo-gym) --requests build/requests --report build/gate
 
 test: lint types tests ## lint, types, and every test but the deep ones
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks import Table
+from rollproof.impl.actor import settle
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
 from rollproof.impl.pool import FinalizerPool, FinalizerSettings
 from rollproof.impl.recovery import run
@@ -64,6 +65,7 @@ def main() -> Iterable[Table]:
             POOL: pooled,
         }
         rates: dict[str, list[float]] = {name: [] for name in contestants}
+        settle()
         for index in range(ROUNDS + 1):
             for name, finalize in contestants.items():
                 rate = timed(queue, groups, finalize)

@@ -1,4 +1,4 @@
-"""Routes and pixels of a group are written where they are published, and are in no other memory then."""
+"""Routes of a group are written where they are published, and pixels are published from where they were read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import pytest
 import torch
 from groups import OPTIONS, REWARDS, staged_group
 
+from benchmarks.floor import Shape
+from benchmarks.inputs import fill
 from rollproof.impl.columns import HeldRows, Jagged
+from rollproof.impl.dataplane import has_new_answers, new_answers
 from rollproof.impl.dataplane.memory import MemoryDataPlane
+from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane
 from rollproof.impl.host_memory import LARGE, concatenated, copied, empty
-from rollproof.impl.in_place import GroupMemory, InPlace, is_at, joined, owned
+from rollproof.impl.in_place import GroupMemory, InPlace, back_to_back, is_at, joined, owned
 
 
 def test_parts_that_fit_are_back_to_back():
@@ -42,6 +46,7 @@ def test_parts_have_no_place_where_there_is_no_memory_for_all():
 
 def test_joined_is_a_view_of_what_is_back_to_back():
     whole = torch.arange(6)
+    assert back_to_back([whole[2:3], whole[3:]]).tolist() == whole[2:].tolist()
     assert joined([whole[:2], whole[2:5], whole[5:]]).data_ptr() == whole.data_ptr()
     for parts in ([whole[:2], whole[3:]], [whole[3:], whole[:3]], [whole[:3], torch.arange(3)], [whole[::2]]):
         found = joined(parts)
@@ -82,11 +87,12 @@ class Keeping(MemoryDataPlane):
 
     def __init__(self) -> None:
         super().__init__()
-        self.read, self.put = [], []
+        self.read, self.put, self.answers = [], [], []
 
     def get_samples(self, sample_ids, partition_id, select_fields):
         self.read.append(list(select_fields))
-        return super().get_samples(sample_ids, partition_id, select_fields)
+        self.answers.append(super().get_samples(sample_ids, partition_id, select_fields))
+        return self.answers[-1]
 
     def put_samples(self, sample_ids, partition_id, fields=None, tags=None):
         if partition_id == "train":
@@ -106,3 +112,36 @@ def test_a_group_with_media_and_routes_is_one_read(make, reads, count):
     for name in ("routed_experts", "pixel_values"):
         column = fields.get(name)
         assert column.values().untyped_storage().nbytes() <= 1.25 * column.values().nbytes
+
+
+class KeepingNew(Keeping):
+    """A data plane that says that its answers are new."""
+
+    @new_answers
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        return super().get_samples(sample_ids, partition_id, select_fields)
+
+
+def test_only_the_method_that_says_so_has_new_answers():
+    planes = MemoryDataPlane(), TransferQueueDataPlane(), KeepingNew(), Keeping(), object()
+    assert [has_new_answers(plane) for plane in planes] == [True, True, True, False, False]
+
+
+def published(plane):
+    """Publish a group in which all calls have an image; return its pixels, and those of the rows that were read."""
+    shape = Shape("two by two", 2, 2, 8, image=32)
+    group = shape.build()
+    fill(plane, group)
+    group.finalize(shape.finalizer(plane, "group"))
+    return plane.put[0].get("pixel_values").values(), plane.answers[0].get("media_imgs").values()
+
+
+def test_pixels_of_new_answers_are_published_from_where_they_were_read():
+    pixels, read = published(KeepingNew())
+    assert pixels.untyped_storage().data_ptr() == read.untyped_storage().data_ptr()
+
+
+def test_pixels_of_other_answers_are_copied():
+    pixels, read = published(Keeping())
+    assert pixels.tolist() == read.flatten().tolist()
+    assert pixels.untyped_storage().data_ptr() != read.untyped_storage().data_ptr()

@@ -7,6 +7,7 @@ rows are. Needs Ray.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib.util
 from typing import Any, TypeAlias
 
@@ -100,8 +101,25 @@ class LocalReassembler:
         return self._recovery.recover(group_request(request), self._reassembler)
 
 
-RolloutReassemblerActor: Any = ray.remote(num_cpus=1, num_gpus=0, max_restarts=0, max_task_retries=0)(LocalReassembler)
+class _Finalizer(LocalReassembler):
+    """The only thing in its process."""
+
+    def __init__(self, dp_client: Any, config: Any) -> None:
+        super().__init__(dp_client, config)
+        settle()
+
+
+RolloutReassemblerActor: Any = ray.remote(num_cpus=1, num_gpus=0, max_restarts=0, max_task_retries=0)(_Finalizer)
 """``LocalReassembler`` as a Ray actor that is never restarted: a group whose actor died is for ``Recovery``."""
+
+
+def settle() -> None:
+    """Take what is loaded out of the garbage collector's sight, in a process that finalizes and does nothing else.
+
+    It would look through all modules of torch, tensordict and Ray every few groups, which takes as long as several.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def create_rollout_reassembler_actors(dp_client: Any, config: Any, *, num_workers: int) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ _FEW_EXPERTS: Final = 16
 """Up to this top-k, comparing all pairs of slots is faster than sorting."""
 
 
-@frozen(eq=False)
+@frozen(eq=False, slots=False)
 class RouteFragment:
     """One call's routes as staged, ``[T, L, K]``, with the encoding and the other extras that its digest covers."""
 
@@ -63,6 +63,11 @@ class RouteFragment:
     extras_metadata_json: bytes
     boundary: torch.Tensor | None = None
     """The sidecar as staged, ``[1, L, K]``, where it was read (section 10)."""
+
+    @cached_property
+    def extras(self) -> dict[str, Any]:
+        """The other extras, none for null. ``ValueError`` where they cannot be read."""
+        return read_metadata(self.extras_metadata_json) or {}
 
 
 def execute(
@@ -173,7 +178,7 @@ def _shape_of(routes: torch.Tensor, span: RouteSpan, dims: Dims | None) -> Dims:
 
 def _check_sidecar(fragment: RouteFragment, span: RouteSpan, dims: Dims) -> None:
     """Check that a verified fragment's sidecar is of the planned token, and the route of one token of the model."""
-    index = (read_metadata(fragment.extras_metadata_json) or {}).get(ROUTE_BOUNDARY_INDEX)
+    index = fragment.extras.get(ROUTE_BOUNDARY_INDEX)
     if (type(index), index) != (type(span.boundary_token_index), span.boundary_token_index):
         detail = fault(ROUTE_BOUNDARY_INDEX, index, f"{span.boundary_token_index}, as planned")
         raise Rejected(Code.FRAGMENT_BOUNDARY, f"{span.staging_key}: {detail}")
@@ -277,7 +282,7 @@ def verify(fragment: RouteFragment, span: RouteSpan) -> None:
 
 def _expect_announced(fragment: RouteFragment) -> None:
     """Raise ``ValueError`` unless a fragment has a sidecar iff its extras have an index."""
-    extras = read_metadata(fragment.extras_metadata_json) or {}
+    extras = fragment.extras
     if ROUTE_BOUNDARY in extras:
         raise ValueError(fault(_METADATA, ROUTE_BOUNDARY, "a sidecar in its own column only"))
     if (ROUTE_BOUNDARY_INDEX in extras) != (fragment.boundary is not None):
@@ -295,7 +300,7 @@ def routed_extras_digest(fragment: RouteFragment) -> str:
 
     A sidecar is put back as an envelope, even beside routes that are lists.
     """
-    extras = read_metadata(fragment.extras_metadata_json) or {}
+    extras = fragment.extras
     writers = {ROUTED_EXPERTS: _route_writer(fragment.routes, fragment.encoding)}
     if fragment.boundary is not None:
         writers[ROUTE_BOUNDARY] = _route_writer(fragment.boundary, ROUTE_ENCODING_ENVELOPE)

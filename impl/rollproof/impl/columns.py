@@ -4,8 +4,8 @@ A column of a batched read may be a dense tensor, a jagged or strided nested ten
 into neither. Behind this module there are only two forms: one scalar per row, or the rows back to back with offsets.
 Every function raises ``ValueError``, naming the column, for anything else that a staged row can hold.
 
-What the readers return is a copy: a data plane may use the memory of its answer again once the next read begins, and
-what was verified must be what is published.
+What the readers return is in memory of its own: a data plane may use the memory of its answer again once the next read
+begins, and what was verified must be what is published. So it is a copy, unless rows are held that were kept.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def read_ragged(answer: Answer, name: str, dtype: torch.dtype) -> Ragged:
     if jagged is not None:
         _expect(jagged[0].dtype is dtype and jagged[0].dim() == 1, name, jagged[0], dtype, "a vector per row")
         values, offsets = _array(jagged[0]), _bounds(*jagged, name)
-        return Ragged(values[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+        values = values[offsets[0] : offsets[-1]]
+        return Ragged(values if is_kept(answer) else values.copy(), offsets - offsets[0])
     if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
         _expect(leaf.dtype is dtype and leaf.dim() == 2, name, leaf, dtype, "a vector per row")
         count, width = leaf.shape
@@ -200,22 +201,25 @@ class HeldRows:
 
     columns: Mapping[str, Column]
     count: int
-    owned: bool = False
-    """Whether they are in memory of their own."""
+    kept: bool = False
+    """Whether they are in memory that nobody else uses."""
 
     @classmethod
-    def of(cls, answer: Answer) -> HeldRows:
-        """Hold the rows of an answer in its memory. Columns that do not hold a tensor per row are left out."""
+    def of(cls, answer: Answer, *, new: bool = False) -> HeldRows:
+        """Hold the rows of an answer in its memory, which is ``new`` where the data plane will never use it again.
+
+        Columns that do not hold a tensor per row are left out.
+        """
         count, columns = answer.batch_size[0], {}
         for name, leaf in answer.items():
             with suppress(ValueError):
                 columns[str(name)] = _column(leaf, str(name), count)
-        return cls(columns, count)
+        return cls(columns, count, new)
 
     def keep(self) -> None:
         """Copy the rows, once, before the data plane uses the memory of its answer again."""
-        if not self.owned:
-            self.columns, self.owned = {name: _copied(column) for name, column in self.columns.items()}, True
+        if not self.kept:
+            self.columns, self.kept = {name: _copied(column) for name, column in self.columns.items()}, True
 
     @property
     def batch_size(self) -> tuple[int]:
@@ -243,7 +247,12 @@ class HeldRows:
                 columns[name] = Jagged(column.values, column.offsets[first : first + len(rows) + 1])
             else:
                 columns[name] = column[first : first + len(rows)]
-        return HeldRows(columns, len(rows))
+        return HeldRows(columns, len(rows), self.kept)
+
+
+def is_kept(answer: Answer) -> bool:
+    """Return whether an answer is in memory that nobody else uses, so that nothing of it need be copied."""
+    return isinstance(answer, HeldRows) and answer.kept
 
 
 def _column(leaf: Any, name: str, count: int) -> Column:

@@ -17,6 +17,7 @@ from rollproof.impl import media, routes
 from rollproof.impl.checks import is_length, show
 from rollproof.impl.in_place import GroupMemory
 from rollproof.impl.metrics import group_metrics
+from rollproof.impl.nested import nested_from
 from rollproof.impl.outcomes import Dims, FinalizedGroup, FinalizedRow, RolloutOutcome, RowColumns
 from rollproof.impl.plan import RouteAssemblyPlan, encode_plan, placeholder_plan
 from rollproof.impl.rollout import usable_reward
@@ -139,7 +140,7 @@ def jagged(rows: Sequence[NDArray[Any]]) -> torch.Tensor:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     values = torch.from_numpy(np.concatenate(rows))
-    return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets))
+    return nested_from(values, torch.from_numpy(offsets))
 
 
 def _float32(values: Iterable[float]) -> torch.Tensor:

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from rollproof.impl.checks import fault, first_of
 from rollproof.impl.columns import Answer, HeldRows, read_texts
+from rollproof.impl.dataplane import has_new_answers
 from rollproof.impl.dataplane.misses import missing_names
-from rollproof.impl.records import read_receipt
+from rollproof.impl.records import ReceiptColumns, read_receipt
 from rollproof.impl.rollout import check_receipt
 from rollproof.impl.staged import base_columns
 from rollproof.impl.staging import FewerRows, StagingSource
@@ -49,13 +50,15 @@ class GroupRows(StagingSource):
     """Which of the rows each staging key has."""
     absent: frozenset[str]
     """The staging keys whose rows the plane does not hold."""
+    receipts: Mapping[str, ReceiptColumns] = field(factory=dict)
+    """The receipts that rows were read for, by rollout id."""
 
     def read(self, keys: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> Answer:
         """Return the rows of ``keys``, as ``StagingSource.read`` does."""
         lost = [key for key in keys if key in self.absent]
         if lost:
             raise Rejected(Code.MISSING_STAGING_ROW, f"{first_of(lost)}: {fault('staged row', None, 'one')}")
-        if not self.holds(keys, columns):
+        if not self.has_read(keys, columns):
             return self.alone().read(keys, columns, optional)
         names = [*columns, *(name for name in optional if name in self.rows.columns)]
         return self.rows.take([self.position[key] for key in keys], names)
@@ -65,7 +68,7 @@ class GroupRows(StagingSource):
         self.rows.keep()
         return StagingSource(self.dp_client, self.partition)
 
-    def holds(self, keys: Sequence[str], columns: Sequence[str]) -> bool:
+    def has_read(self, keys: Sequence[str], columns: Sequence[str]) -> bool:
         """Return whether the group's read has these columns of these rows."""
         return bool(keys) and set(columns) <= self.rows.columns.keys() and all(key in self.position for key in keys)
 
@@ -78,25 +81,29 @@ def read_group(
     Takes a second read where rows are missing. Nothing is held where the plane says that a column is missing, or does
     not say which rows are. Its other errors propagate as they are.
     """
-    wanted = dict.fromkeys(
-        key for rollout_id, receipt in zip(rollout_ids, receipts, strict=True) for key in _keys(rollout_id, receipt)
-    )
+    parsed = {
+        rollout_id: found
+        for rollout_id, receipt in zip(rollout_ids, receipts, strict=True)
+        if (found := _receipt(rollout_id, receipt)) is not None
+    }
+    wanted = dict.fromkeys(key for receipt in parsed.values() for key in receipt.staging_keys)
     present: list[str] | None = list(wanted)
     columns, optional = base_columns(config), [ROUTED_EXPERTS] if config.direct_routes else []
     optional += MEDIA_TENSOR_COLUMNS if config.capture_media else ()
-    rows, held = HeldRows({}, 0), list[str]()
+    rows, held, new = HeldRows({}, 0), list[str](), has_new_answers(source.dp_client)
     try:
         if present:
-            rows, held = HeldRows.of(source.read(present, columns, optional)), present
+            rows, held = HeldRows.of(source.read(present, columns, optional), new=new), present
     except Rejected as refusal:
         present = _present(list(wanted), refusal)
         try:
             if present:
-                rows, held = HeldRows.of(source.read(present, columns, optional)), present
+                rows, held = HeldRows.of(source.read(present, columns, optional), new=new), present
         except Rejected:
             present = None
     absent = frozenset() if present is None else frozenset(wanted.keys() - set(present))
-    return GroupRows(source.dp_client, source.partition, rows, {key: row for row, key in enumerate(held)}, absent)
+    position = {key: row for row, key in enumerate(held)}
+    return GroupRows(source.dp_client, source.partition, rows, position, absent, parsed)
 
 
 def _present(keys: Sequence[str], refusal: Rejected) -> list[str] | None:
@@ -120,11 +127,11 @@ def _identities(fewer: FewerRows) -> set[str]:
     return {f"{rollout_id}/{call_id}" for rollout_id, call_id in zip(rollout_ids, call_ids, strict=False)}
 
 
-def _keys(rollout_id: str, receipt: Any) -> list[str]:
-    """Return the keys that a receipt's rollout will be read for; none where it is rejected before."""
+def _receipt(rollout_id: str, receipt: Any) -> ReceiptColumns | None:
+    """Return a receipt whose rows will be read; None where its rollout is rejected before."""
     try:
         parsed = read_receipt(receipt)
         check_receipt(rollout_id, parsed)
     except Rejected:
-        return []
-    return parsed.staging_keys
+        return None
+    return parsed

@@ -1,7 +1,7 @@
 """Routes and pixels of a group's rollouts, written where they will be published, back to back.
 
 Otherwise each rollout has memory of its own, of which the published column is one more copy: tens of megabytes, in
-pages that the system must clear first.
+pages that the system must clear first. Pixels of which the data plane gave the memory away are published from there.
 """
 
 from __future__ import annotations
@@ -113,10 +113,16 @@ def owned(values: torch.Tensor) -> torch.Tensor:
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return flat tensors one after the other: a view where that is how they are in memory, else a copy."""
+    whole = back_to_back(parts)
+    return concatenated(parts) if whole is None else owned(whole)
+
+
+def back_to_back(parts: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return the memory of tensors as a flat one, where each begins in it where the one before it ends; else None."""
     first, end = parts[0], parts[0].data_ptr()
     for part in parts:
         same = part.dtype is first.dtype and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         if not same or not part.is_contiguous() or part.data_ptr() != end:
-            return concatenated(parts)
+            return None
         end += part.nbytes
-    return owned(first.as_strided((sum(part.numel() for part in parts),), (1,)))
+    return first.as_strided((sum(part.numel() for part in parts),), (1,))

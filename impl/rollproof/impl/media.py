@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ import torch
 from rollproof.impl.assembly import expect_commitment, read_metadata
 from rollproof.impl.bundles import Bundle, join, read_staged, trainer_layout
 from rollproof.impl.checks import as_hex, call_fault, fault
+from rollproof.impl.columns import is_kept
 from rollproof.impl.digest import extras_digest
 from rollproof.impl.host_memory import concatenated
-from rollproof.impl.in_place import Place
+from rollproof.impl.in_place import Place, back_to_back
 from rollproof.impl.lineage import ChainRow
 from rollproof.impl.outcomes import Dims, FinalizedRow, RolloutOutcome
 from rollproof.impl.packed import PackedTensor
 from rollproof.impl.routes import ChainRoutes
 from rollproof.impl.spans import Item, check_items, merge_factor, read_items
 from rollproof.impl.staged import StagedColumns
+from rollproof.impl.staging import StagingSource
 from rollproof.spec.constants import (
     MEDIA_FIELDS,
     MEDIA_SPANS,
@@ -46,9 +49,9 @@ def rollout_media(
     tokens would represent embeddings, and are in no item.
 
     The calls that carry media are read in one batch; without any there is no read. Pixels are copied once, on their
-    device or into their ``place`` in the group, since the data plane may use the memory of its answer again. Raises
-    ``Rejected`` with the first violated rule of section 7; an error of the data plane propagates. The chain's calls are
-    rows of ``staged``, so their identity needs no check of its own.
+    device or into their ``place`` in the group, since the data plane may use the memory of its answer again; not where
+    it gave that away and they are back to back. Raises ``Rejected`` with the first violated rule of section 7; an error
+    of the data plane propagates. The chain's calls are rows of ``staged``, so their identity needs no check of its own.
     """
     for position, call in enumerate(chain.calls.tolist()):
         if not staged.routed_lens[call]:
@@ -64,13 +67,18 @@ def rollout_media(
             names[first], "media_has_frames", with_frames[first], f"{with_frames[0]}, as in call {names[0]}"
         )
         raise Rejected(Code.MEDIA_CHAIN_INCOMPATIBLE, detail)
-    parts = _read(chain, fetched, names, has_frames=with_frames[0])
-    fields = trainer_layout(join(parts, [f"call {name}" for name in names], copy=lambda pixels: _copied(pixels, place)))
+    keys = [f"{chain.rollout_id}/{name}" for name in names]
+    parts, kept = _read(fetched.source, keys, has_frames=with_frames[0])
+    own = partial(_owned, place=place, kept=kept)
+    fields = trainer_layout(join(parts, [f"call {name}" for name in names], copy=own))
     return fields, *_check_placeholders(config, chain, staged, dict(zip(carriers, parts, strict=True)))
 
 
-def _copied(pixels: list[torch.Tensor], place: Place | None) -> torch.Tensor:
+def _owned(pixels: list[torch.Tensor], place: Place | None, *, kept: bool) -> torch.Tensor:
     """Return the patches of a chain's calls in memory of their own, or of the group's."""
+    whole = back_to_back(pixels) if kept else None
+    if whole is not None:
+        return whole.view(-1, pixels[0].shape[1])
     first, memory = pixels[0], None
     if place is not None and first.device.type == "cpu":
         memory = place.for_pixels(sum(map(len, pixels)), first.shape[1], first.dtype)
@@ -82,14 +90,14 @@ def has_frames(chain: ChainRow, staged: StagedColumns) -> bool:
     return bool(staged.media_has_frames[chain.calls].any())
 
 
-def _read(chain: ChainRow, fetched: ChainRoutes, call_ids: Sequence[str], *, has_frames: bool) -> list[Bundle]:
-    keys = [f"{chain.rollout_id}/{call_id}" for call_id in call_ids]
+def _read(source: StagingSource, keys: Sequence[str], *, has_frames: bool) -> tuple[list[Bundle], bool]:
+    """Return the media of these rows, and whether they are in memory that nobody else uses."""
     try:
-        answer = fetched.source.read(keys, MEDIA_TENSOR_COLUMNS)
+        answer = source.read(keys, MEDIA_TENSOR_COLUMNS)
     except Rejected as rejected:
         raise Rejected(Code.INVALID_MEDIA_COLUMNS, rejected.detail) from None
     try:
-        return read_staged(answer, keys, has_frames=has_frames)
+        return read_staged(answer, keys, has_frames=has_frames), is_kept(answer)
     except ValueError as error:
         raise Rejected(Code.INVALID_MEDIA_COLUMNS, str(error)) from None
 

@@ -187,9 +187,9 @@ def _longest_route_run(ids: NDArray[np.int16]) -> int:
     unsure = np.flatnonzero(alike)
     alike[unsure] = (ids[unsure] == ids[unsure - 1]).all(1)
     begins = np.flatnonzero(~alike)
-    lengths = np.diff(begins, append=len(ids)) * _routed(ids[begins])
-    longest = int(lengths.max())
-    return longest if longest > 1 else 0
+    lengths = np.diff(begins, append=len(ids))
+    runs = np.flatnonzero(lengths > 1)
+    return int((lengths[runs] * _routed(ids[begins[runs]])).max(initial=0))
 
 
 # ── advisories ──────────────────────────────────────────────────────────────────────────────────────────────────────

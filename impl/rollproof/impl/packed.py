@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from rollproof.impl.in_place import joined
+from rollproof.impl.nested import nested_from
 
 
 @dataclass(init=False, eq=False)
@@ -144,7 +145,7 @@ class PackedTensor:
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=segments[0].device)
         torch.cumsum(torch.tensor(lengths, device=segments[0].device), 0, out=offsets[1:])
         flat = [segment.reshape(-1) for segment in segments]
-        return torch.nested.nested_tensor_from_jagged(joined(flat), offsets), self.row_shapes()
+        return nested_from(joined(flat), offsets), self.row_shapes()
 
     @classmethod
     def from_wire(

@@ -246,9 +246,11 @@ class RolloutReassembler:
         with self._learning if unlearned else nullcontext():
             dims = self._dims
             source = self._source if rows is None else rows
-            outcome = finalize_rollout(self._config, source, rollout_id, receipt, reward, dims, place)
+            parsed = None if rows is None else rows.receipts.get(rollout_id)
+            asked = rollout_id, receipt, reward, dims, place, parsed
+            outcome = finalize_rollout(self._config, source, *asked)
             if rows is not None and rows.position and outcome.rollout.code in READ_ALONE:
-                outcome = finalize_rollout(self._config, rows.alone(), rollout_id, receipt, reward, dims, place)
+                outcome = finalize_rollout(self._config, rows.alone(), *asked)
             if self._config.capture_media:
                 outcome = fit_into_group(outcome, earlier, dims)
             if unlearned and self._dims is None:

@@ -21,7 +21,13 @@ from rollproof.impl.records import ReceiptColumns, read_receipt
 from rollproof.impl.sampler import chain_topk
 from rollproof.impl.staged import StagedColumns, base_columns, decode
 from rollproof.impl.staging import StagingSource
-from rollproof.spec.constants import FINISH_LENGTH, FINISH_REASON, RESERVED_ROLLOUT_ID, ROUTED_EXPERTS
+from rollproof.spec.constants import (
+    FINISH_LENGTH,
+    FINISH_REASON,
+    MEDIA_TENSOR_COLUMNS,
+    RESERVED_ROLLOUT_ID,
+    ROUTED_EXPERTS,
+)
 from rollproof.spec.records import ReassemblerConfig
 from rollproof.spec.rejections import Code, Rejected
 
@@ -34,21 +40,22 @@ def finalize_rollout(
     reward: Any,
     dims: Dims | None,
     place: Place | None = None,
+    parsed: ReceiptColumns | None = None,
 ) -> RolloutOutcome:
     """Return one rollout's canonical row, or its rejection with the first failing check of section 5.
 
-    ``receipt`` is any JSON value or None, ``dims`` what earlier rollouts taught about (L, K), ``place`` where the group
-    publishes its routes and pixels. Whatever a receipt or a
-    staged row holds, this returns; only an error of the data plane propagates, as it is.
+    ``receipt`` is any JSON value or None, ``parsed`` the same where it has been read, ``dims`` what earlier rollouts
+    taught about (L, K), ``place`` where the group publishes its routes
+    and pixels. Whatever a receipt or a staged row holds, this
+    returns; only an error of the data plane propagates, as it is.
     """
     dims = config.routed_dims or dims
-    parsed: ReceiptColumns | None = None
     staged: StagedColumns | None = None
     own = owned_keys(rollout_id, receipt)
     try:
         if receipt is None:
             raise Rejected(Code.MISSING_RECEIPT)
-        parsed = read_receipt(receipt)
+        parsed = read_receipt(receipt) if parsed is None else parsed
         check_receipt(rollout_id, parsed)
         staged = _fetch(config, source, parsed)
         row = _rebuild(parsed, staged)
@@ -149,7 +156,11 @@ def _fetch(config: ReassemblerConfig, source: StagingSource, receipt: ReceiptCol
         keys=receipt.staging_keys,
         topk=config.top_logprobs > 0,
     )
-    if config.capture_media and staged.routed_experts is not None:
+    if (
+        staged.routed_experts is not None
+        and config.capture_media
+        and not source.has_read(receipt.staging_keys, MEDIA_TENSOR_COLUMNS)
+    ):
         # Media are read before the routes are assembled, perhaps into the same memory.
         staged = evolve(staged, routed_experts=own_rows(staged.routed_experts))
     rollout_ids, call_ids = staged.fields["rollout_id"].tolist(), staged.fields["model_call_id"].tolist()

@@ -19,6 +19,7 @@ from rollproof.impl.digest import extras_digest
 from rollproof.impl.host_memory import empty
 from rollproof.impl.in_place import InPlace, Place, is_at, owned
 from rollproof.impl.lineage import ChainRow
+from rollproof.impl.nested import nested_from
 from rollproof.impl.outcomes import FinalizedRow
 from rollproof.impl.plan import (
     RouteAssemblyPlan,
@@ -285,4 +286,4 @@ def group_routes(
         elif not is_at(rollout.routed_experts, row):
             row.copy_(rollout.routed_experts)
         start += length
-    return torch.nested.nested_tensor_from_jagged(owned(values), offsets)
+    return nested_from(owned(values), offsets)

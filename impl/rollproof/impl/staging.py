@@ -149,6 +149,10 @@ class StagingSource:
             return False
         return all(_same_bytes(mine, theirs) for mine, theirs in rows)
 
+    def has_read(self, keys: Sequence[str], columns: Sequence[str]) -> bool:
+        """Return whether ``read`` needs no data plane for these columns of these rows."""
+        return False
+
     def _get(self, keys: list[str], columns: list[str]) -> Any:
         try:
             return call_plane(

@@ -7,10 +7,28 @@ docs/data-planes.md describes the protocol in full; ``rollproof check-plane`` ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from tensordict import TensorDictBase
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_NEW: Final = "answers_are_new"
+
+
+def new_answers(get_samples: Method) -> Method:
+    """Mark a data plane's ``get_samples``: nobody else will ever write to the memory of its answers.
+
+    They are published without a copy then. A method that overrides it is not marked.
+    """
+    setattr(get_samples, _NEW, True)
+    return get_samples
+
+
+def has_new_answers(client: Any) -> bool:
+    """Return whether a data plane's ``get_samples`` is marked. Those of Ray actors are not."""
+    return getattr(getattr(client, "get_samples", None), _NEW, False) is True
 
 
 class MissingRows(KeyError):

@@ -20,8 +20,9 @@ from attrs import define, field
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from rollproof.impl.columns import column_rows
-from rollproof.impl.dataplane import MissingRows
+from rollproof.impl.dataplane import MissingRows, new_answers
 from rollproof.impl.host_memory import concatenated
+from rollproof.impl.nested import nested_from
 
 
 @define(eq=False)
@@ -72,6 +73,7 @@ class MemoryDataPlane:
                 stored.setdefault(sample_id, {}).update(row)
                 tags.setdefault(sample_id, {})
 
+    @new_answers
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDict:
         """Return the rows that are there, in request order, with the columns that all of them have.
 
@@ -119,4 +121,4 @@ def pack_rows(rows: list[torch.Tensor], *, dense: bool = False) -> Any:
     if not shapes[0] or (dense and len(set(shapes)) == 1):
         return torch.stack(rows)
     offsets = torch.tensor([0, *accumulate(shape[0] for shape in shapes)])
-    return torch.nested.nested_tensor_from_jagged(concatenated(rows), offsets)
+    return nested_from(concatenated(rows), offsets)

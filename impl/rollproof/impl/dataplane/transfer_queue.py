@@ -23,7 +23,7 @@ from attrs import define, field
 from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from rollproof.impl.arguments import as_seconds
-from rollproof.impl.dataplane import MissingRows
+from rollproof.impl.dataplane import MissingRows, new_answers
 from rollproof.impl.dataplane.memory import pack_rows
 
 T = TypeVar("T")
@@ -118,6 +118,7 @@ class TransferQueueDataPlane:
         if sample_ids:
             self._run(_put, list(sample_ids), partition_id, fields, tags)
 
+    @new_answers
     def get_samples(self, sample_ids: list[str], partition_id: str, select_fields: list[str]) -> TensorDictBase:
         """Return the rows that are there, in request order, with those of the columns that all of them have.
 

@@ -16,6 +16,7 @@ from attrs import define, evolve, field, fields, frozen
 from tensordict import TensorDict
 
 from rollproof.impl.columns import column_rows
+from rollproof.impl.dataplane import has_new_answers, new_answers
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.properties.adapters.forms import with_forms
 from rollproof.properties.adapters.padding import rows_without_padding
@@ -141,7 +142,8 @@ class RecordingPlane:
             inner.put_rows({key: single_row(row) for key, row in staging.rows.items()}, partition)
         else:
             stage_rows(inner, partition, staging.rows)
-        plane = cls(inner, staging.on_miss, pad_token_id, faults=staging.faults, manner=manner)
+        kind = _RecordingNew if has_new_answers(inner) else cls
+        plane = kind(inner, staging.on_miss, pad_token_id, faults=staging.faults, manner=manner)
         for key, row in staging.rows.items():
             plane.held.add(key)
             plane.forms[key] = {name: value.form for name, value in row.items() if isinstance(value, OddColumn)}
@@ -204,6 +206,15 @@ class RecordingPlane:
             self._fail("clear_samples")
         self.held.difference_update(sample_ids)
         self.inner.clear_samples(sample_ids=list(sample_ids), partition_id=partition_id)
+
+
+class _RecordingNew(RecordingPlane):
+    """A recorder over a plane that never uses the memory of an answer again."""
+
+    @new_answers
+    def get_samples(self, sample_ids: Sequence[str], partition_id: str, select_fields: Sequence[str]) -> TensorDict:
+        """Read a batch."""
+        return super().get_samples(sample_ids, partition_id, select_fields)
 
 
 def published_rows(

@@ -78,6 +78,12 @@ def asked_areas(implementation: Any, areas: tuple[str, ...], capabilities: tuple
     show_default=True,
     help="The data plane of a reassembler; transfer-queue starts one on a local Ray and uses a single process.",
 )
+@click.option(
+    "--requests",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the requests that are drawn in this folder, and take those of later runs from there. It holds pickles:"
+    " nobody else may be able to write to it.",
+)
 @click.option("--strict", is_flag=True, help="Count declared deviations that occur as failures.")
 @click.option(
     "--report",
@@ -94,6 +100,7 @@ def command(
     max_examples: int | None,
     jobs: int,
     data_plane: str,
+    requests: Path | None,
     strict: bool,
     folder: Path | None,
 ) -> None:
@@ -110,7 +117,7 @@ def command(
     if jobs > 1:
         prepare(*PRELOAD)
     tasks = [
-        Task(name, area, profile, seed, max_examples, data_plane)
+        Task(name, area, profile, seed, max_examples, data_plane, requests)
         for name in names
         for area in asked_areas(load_implementation(name), areas, capabilities)
     ]

@@ -26,6 +26,7 @@ from rollproof.properties.adapters.asking import ask
 from rollproof.properties.adapters.protocol import deviation_of, offers
 from rollproof.properties.errors import LeftOut, message_of
 from rollproof.properties.gate.codes import ALONE, met, reaches, reason_of, same_code
+from rollproof.properties.gate.kept import KeptRequests
 from rollproof.properties.gate.plain import plainer
 from rollproof.properties.gate.profiles import Profile
 from rollproof.properties.gate.results import CodeTally, Finding, InvariantTally, Report, StreamTally
@@ -90,6 +91,8 @@ class Check:
     max_examples: int | None = None
     shrink: bool = True
     """Whether to look for the smallest input of every disagreement."""
+    kept: KeptRequests | None = None
+    """Where requests are kept between runs."""
     progress: Progress = lambda _name, _count: None
     report: Report = field(init=False)
 
@@ -177,10 +180,21 @@ class Check:
     def _requests(self, stream: Stream, examples: int) -> Sequence[Request]:
         """Return the requests of a stream; none if the implementation answers none of the first few."""
         if not all(offers(self.implementation, kind.request) for kind in KINDS):
-            few = drawn(stream, min(examples, NEVER_OFFERED), self.seed)
+            few = self._drawn(stream, min(examples, NEVER_OFFERED))
             if not any(offers(self.implementation, type(request)) for request in few):
                 return ()
-        return drawn(stream, examples, self.seed)
+        return self._drawn(stream, examples)
+
+    def _drawn(self, stream: Stream, examples: int) -> Sequence[Request]:
+        """Return the requests that the seed gives of a stream, from where they are kept or as they are drawn."""
+        if self.kept is None or stream.every:
+            return drawn(stream, examples, self.seed)
+        key = examples, self.seed, getattr(self.implementation, "expect_boundary", None)
+        requests = self.kept.read(stream, *key)
+        if requests is None:
+            requests = drawn(stream, examples, self.seed)
+            self.kept.write(requests, stream, *key)
+        return requests
 
     def record(self, stream: Stream, request: Request, expected: Any, actual: Any, after: int) -> list[Finding]:
         """Count one request and its answers; return all that is wrong with them, declared deviations included."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
+from pathlib import Path
 from typing import Final
 
 from attrs import frozen
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from rollproof.properties.adapters.data_planes import MEMORY, over
+from rollproof.properties.gate.kept import KeptRequests
 from rollproof.properties.gate.load import load_implementation
 from rollproof.properties.gate.profiles import PROFILES
 from rollproof.properties.gate.results import Report
@@ -42,11 +44,14 @@ class Task:
     seed: int
     max_examples: int | None = None
     data_plane: str = MEMORY
+    requests: Path | None = None
+    """Where requests are kept between runs."""
 
     def check(self) -> Check:
         """Return the check to run."""
         implementation = over(load_implementation(self.implementation), self.data_plane)
-        return Check(implementation, (self.area,), PROFILES[self.profile], self.seed, self.max_examples)
+        kept = None if self.requests is None else KeptRequests(self.requests)
+        return Check(implementation, (self.area,), PROFILES[self.profile], self.seed, self.max_examples, kept=kept)
 
 
 def run_tasks(console: Console, tasks: Sequence[Task], jobs: int) -> list[Report]:
