@@ -1,7 +1,8 @@
 """How close does a finalizer come to what TransferQueue itself allows: one get, one put and one clear, unverified?
 
 The floor takes the same columns of the same rows out of the queue in one read, puts the very rows that finalizing
-publishes, and clears what was staged, by the queue's own functions. Nothing is looked at. One process does both.
+publishes, and clears what was staged, by the queue's own functions. Nothing is looked at. One process does both. Beside
+it stands the floor of whoever verifies on one thread: the same, and SHA-256 over as many bytes as the digests cover.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import importlib
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from attrs import define, field, frozen
 
 from benchmarks import Table, timed
 from benchmarks.inputs import STAGING, TRAIN, PreparedPlane, StagedGroup, fill, group_of
+from rollproof.impl import base64
 from rollproof.impl.actor import settle
 from rollproof.impl.dataplane import new_answers
 from rollproof.impl.dataplane.transfer_queue import TransferQueueDataPlane, local_queue
 from rollproof.impl.reassembler import RolloutReassembler
-from rollproof.spec.constants import STEP_TIMES
+from rollproof.spec.constants import ROUTED_EXPERTS, STEP_TIMES
 
-FLOOR, BY_ROLLOUT, BY_GROUP = "the floor", "finalize, reads by rollout", "finalize, reads by group"
+FLOOR, HASHED = "the floor", "the floor, and SHA-256"
+BY_ROLLOUT, BY_GROUP = "finalize, reads by rollout", "finalize, reads by group"
 
 
 @frozen
@@ -58,9 +62,9 @@ class Shape:
 
 SHAPES: Final = (
     Shape("8 x 10 calls x 500 tokens", 8, 10, 500, 9),
-    Shape("16 x 20 calls x 1,600 tokens", 16, 20, 1600),
-    Shape("16 x 20 calls x 1,600 tokens, routes of 8 layers x 4", 16, 20, 1600, routed_dims=(8, 4)),
-    Shape("8 x 4 calls x 500 tokens, an image of 448 x 448 each", 8, 4, 500, image=448),
+    Shape("16 x 20 calls x 1,600 tokens", 16, 20, 1600, 9),
+    Shape("16 x 20 calls x 1,600 tokens, routes of 8 layers x 4", 16, 20, 1600, 9, routed_dims=(8, 4)),
+    Shape("8 x 4 calls x 500 tokens, an image of 448 x 448 each", 8, 4, 500, 9, image=448),
     Shape("16 x 1,000 calls x 32 tokens", 16, 1000, 32, 2),
 )
 
@@ -136,8 +140,19 @@ class Run:
     """The columns of the published rows, and the metrics."""
 
 
-def floor_of(shape: Shape, group: StagedGroup) -> Callable[[], Run]:
-    """Return what moves a staged group through the queue as finalizing does, and looks at nothing."""
+def hashed(group: StagedGroup) -> list[bytearray]:
+    """Return buffers as long as what the digests of a group cover: calls, chains, rows, and routes in base64."""
+    buffers = [buffer for rollout in group.rollouts for buffer in rollout.hashed]
+    for rollout in group.rollouts:
+        routes = rollout.answer.get(ROUTED_EXPERTS, None)
+        if routes is not None:
+            calls = len(rollout.chain)
+            buffers += [bytearray(base64.encoded_length(routes.values().nbytes // calls)) for _ in range(calls)]
+    return buffers
+
+
+def floor_of(shape: Shape, group: StagedGroup, buffers: Sequence[bytearray] = ()) -> Callable[[], Run]:
+    """Return what moves a staged group through the queue as finalizing does, looks at nothing, and hashes buffers."""
     example = Clocked(PreparedPlane(group))
     group.finalize(shape.finalizer(example, "rollout"))
     keys = [key for rollout in group.rollouts for key in rollout.keys]
@@ -148,6 +163,8 @@ def floor_of(shape: Shape, group: StagedGroup) -> Callable[[], Run]:
 
         def move() -> None:
             plane.get_samples(sample_ids=keys, partition_id=STAGING, select_fields=columns)
+            for buffer in buffers:
+                sha256(buffer)
             plane.put_samples(**example.put)
             plane.clear_samples(sample_ids=keys, partition_id=STAGING)
 
@@ -178,6 +195,7 @@ def contestants(shape: Shape, group: StagedGroup, queue: Any) -> dict[str, Calla
     """Return what takes the staged group out of the queue and publishes it, by name."""
     return {
         FLOOR: floor_of(shape, group),
+        HASHED: floor_of(shape, group, hashed(group)),
         BY_ROLLOUT: finalizing(shape, group, queue, "rollout"),
         BY_GROUP: finalizing(shape, group, queue, "group"),
     }
@@ -204,7 +222,7 @@ def rows_of(shape: Shape, runs: Mapping[str, list[Run]]) -> Iterable[tuple[Any, 
         ratios = [floor.total / run.total for floor, run in zip(runs[FLOOR], mine, strict=True)]
         parts = [statistics.median(getattr(run, part) for run in mine) for part in ("get", "put", "clear")]
         own: list[float | None] = [None, None]
-        if name != FLOOR:
+        if name not in (FLOOR, HASHED):
             own = [statistics.median(getattr(run, part) for run in mine) for part in ("verify", "pack")]
         total = statistics.median(run.total for run in mine)
         yield shape.title, name, 1e3 / total, statistics.median(ratios), max(ratios), *parts, *own
@@ -230,6 +248,7 @@ def main(shapes: Iterable[Shape] = SHAPES) -> Iterable[Table]:
         (
             f"Medians of {rounds} rounds of one group, in turn; from get on in milliseconds. The ratio is to the floor "
             "of the same round. Staging is outside the clock.",
+            "SHA-256 is over as many bytes as the digests of the group cover; pixels have none.",
             "Get, put and clear: inside the data plane. Ours asks the controller once more after a get and a put.",
             "Verify: with the assembly of routes and media. Pack: the columns and metrics of what is published.",
             "Queue, storage units and finalizer share this machine's processors. What is loaded is out of the garbage "

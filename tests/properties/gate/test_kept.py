@@ -31,7 +31,7 @@ def check(implementation, folder, **changes):
 def test_a_second_run_draws_nothing_and_finds_the_same(folder, monkeypatch):
     mutant = load_mutant("mask-order-unchecked")
     without, first = check(mutant, None), check(mutant, folder)
-    monkeypatch.setattr(run, "drawn", None)
+    monkeypatch.setattr(run, "_kept", None)
     second = check(mutant, folder)
     for report in (first, second):
         assert not report.held
