@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
-from rollproof.impl.dataplane import MissingRows
+from rollproof.impl.columns import column_rows
+from rollproof.impl.dataplane import MissingRows, new_answers
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.properties.adapters.plane_suite import CHECKS, check_plane
 from rollproof.properties.cli import main
@@ -165,6 +166,37 @@ class OnePartition(Lies):
         return super().get_samples(sample_ids, partition_id.removesuffix("/other"), select_fields)
 
 
+class ReusesAnswers(Lies):
+    lent: Any = ()
+
+    @new_answers
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        for row in self.lent:
+            row.fill_(1)
+        answer = super().get_samples(sample_ids, partition_id, select_fields)
+        self.lent = [row for _, column in answer.items() for row in column_rows(column)]
+        return answer
+
+
+class AnswersStoredRows(Lies):
+    @new_answers
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        answer = super().get_samples(sample_ids, partition_id, select_fields)
+        stored = [self._rows[partition_id][key] for key in sample_ids if key in self.sample_ids(partition_id)]
+        columns = {
+            name: NonTensorStack(*(row[name] for row in stored)) if name == "ids" else column
+            for name, column in answer.items()
+        }
+        return TensorDict(columns, batch_size=answer.batch_size)
+
+
+class ReusesUnmarked(ReusesAnswers):
+    """Right: it does not say that its answers are new."""
+
+    def get_samples(self, sample_ids, partition_id, select_fields):
+        return super().get_samples(sample_ids, partition_id, select_fields)
+
+
 FOUND_BY = {
     Reorders: "rows_in_order",
     StoresEqualRowsOnce: "rows_of_one_length",
@@ -184,12 +216,18 @@ FOUND_BY = {
     ClearsEverything: "clear_removes",
     RefusesAbsentIds: "clear_removes",
     OnePartition: "partitions_apart",
+    ReusesAnswers: "answers_are_new",
+    AnswersStoredRows: "answers_are_new",
 }
 
 
 @pytest.mark.parametrize("lie", FOUND_BY, ids=lambda lie: lie.__name__)
 def test_a_lie_is_found(lie):
     assert FOUND_BY[lie] in complaints(lie())
+
+
+def test_buffers_may_be_used_again_where_nothing_else_is_said():
+    assert complaints(ReusesUnmarked()) == {}
 
 
 def test_every_check_finds_something():

@@ -15,7 +15,7 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from rollproof.impl.columns import column_rows
-from rollproof.impl.dataplane import MissingRows
+from rollproof.impl.dataplane import MissingRows, has_new_answers
 from rollproof.properties.errors import message_of
 
 Check: TypeAlias = Callable[["Desk"], str | None]
@@ -232,6 +232,31 @@ def partitions_apart(desk: Desk) -> str | None:
         desk.plane.clear_samples(sample_ids=[KEYS[0]], partition_id=other)
 
 
+def answers_are_new(desk: Desk) -> str | None:
+    """Check that an answer that is said to be new stays what it was, and that what is stored is not written through it.
+
+    Says nothing about a plane whose ``get_samples`` is not marked ``new_answers``.
+    """
+    if not has_new_answers(desk.plane):
+        return None
+    desk.fill()
+    answer = desk.plane.get_samples(sample_ids=list(KEYS), partition_id=desk.partition, select_fields=EVERY)
+    columns = [column_rows(answer.get(name)) for name in EVERY]
+    before = [list(map(bits, rows)) for rows in columns]
+    desk.get(list(reversed(KEYS)), EVERY)
+    desk.put(KEYS[0], ROWS[2])
+    desk.clear(list(KEYS))
+    if [list(map(bits, rows)) for rows in columns] != before:
+        return "an answer that is said to be new changed with what the plane did next"
+    desk.fill()
+    again = desk.plane.get_samples(sample_ids=list(KEYS), partition_id=desk.partition, select_fields=EVERY)
+    for name in EVERY:
+        for row in column_rows(again.get(name)):
+            row.fill_(1)
+    kept = desk.get(list(KEYS), EVERY) == [expected(index, EVERY) for index in range(3)]
+    return None if kept else "an answer that is said to be new shares memory with stored rows"
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     rows_in_order,
     rows_of_one_length,
@@ -242,6 +267,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     put_again,
     clear_removes,
     partitions_apart,
+    answers_are_new,
 )
 
 
