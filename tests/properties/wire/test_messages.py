@@ -69,8 +69,9 @@ def test_schemas_are_valid():
     Draft202012Validator.check_schema(ANSWER)
 
 
+@pytest.mark.parametrize("examples", [1, pytest.param(4, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("area", Area)
-def test_requests_and_answers_survive_the_wire(area):
+def test_requests_and_answers_survive_the_wire(area, examples):
     apart = ("captured", "of arrays")  # another package's, and what no line of JSON holds
     streams = [one for one in request_streams(area) if one.weight and not any(word in one.name for word in apart)]
     validated = set()
@@ -95,7 +96,7 @@ def test_requests_and_answers_survive_the_wire(area):
             VALID_ANSWER[operation].validate(shown)
 
     for stream in streams:
-        exercise(stream.strategy, check, 3, 1, (Phase.generate,))
+        exercise(stream.strategy, check, examples, 1, (Phase.generate,))
     assert len(validated) >= len(streams) - 1
 
 
