@@ -87,14 +87,14 @@ def deep(*case):
     [
         ("digest", "digest.mjs", "bytes.writeBigUInt64BE(value);", "bytes.writeBigUInt64LE(value);"),
         ("digest", "digest.mjs", "Object.is(value, 0) || value === 1", "value === 0 || value === 1"),
-        ("digest", "wire.mjs", "Number.isInteger(json) ? BigInt(json) : json;", "json;"),
+        deep("digest", "wire.mjs", "Number.isInteger(json) ? BigInt(json) : json;", "json;"),
         ("lineage", "lineage.mjs", 'require(!endless.has(id), "lineage_cycle", id);', ""),
         ("routes", "routes.mjs", "generation > 0n && generation <= staged", "generation > 0n && generation < staged"),
-        ("routes", "routes.mjs", "data.writeInt16LE(id, 2 * index)", "data.writeInt16BE(id, 2 * index)"),
+        deep("routes", "routes.mjs", "data.writeInt16LE(id, 2 * index)", "data.writeInt16BE(id, 2 * index)"),
         ("boundary", "plan.mjs", "index === position - 1n", "index === position"),
         deep("boundary", "plan.mjs", "previous?.generation_len > 0n && span.generation_len > 0n", "true"),
         deep("boundary", "plan.mjs", "plan.schema_version === (announced ? 3n : 2n)", "true"),
-        ("routes", "routes.mjs", 'if (Buffer.from(data, "base64").toString("base64") !== data) ', "if (false) "),
+        deep("routes", "routes.mjs", 'if (Buffer.from(data, "base64").toString("base64") !== data) ', "if (false) "),
     ],
     ids=lambda value: value[:24],
 )  # fmt: skip

@@ -267,9 +267,9 @@ def test_a_deviation_without_an_example_is_refused():
 
 def test_check_exit_codes(run):
     assert run("check", "spec", "--profile", "quick", "--area", "digest").exit_code == 0
-    result = run("check", "mutant:placeholder-trains", "--profile", "quick")
+    result = run("check", "mutant:unstamped-roots-first", "--profile", "quick")
     assert result.exit_code == 1
-    assert "falsified: GROUP-3" in result.output
+    assert "falsified: TERMINAL-1" in result.output
     assert "rollproof replay" in result.output
     assert "Traceback" not in result.output
 

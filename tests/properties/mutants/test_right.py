@@ -104,6 +104,7 @@ def test_the_audit_holds_it(name, examples, tmp_path):
     assert len(judged) > 7 * examples
 
 
+@pytest.mark.deep
 def test_the_pytest_plugin_holds_one(pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     arguments = ("--rollproof", "right:cleanup-in-another-order", "--rollproof-area", "group")
