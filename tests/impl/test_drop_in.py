@@ -6,6 +6,7 @@ What planes raise is in test_misses.py, what the sink stages in test_staging.py,
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 import sys
 from types import SimpleNamespace
@@ -69,6 +70,7 @@ def test_the_actor_finalizes_over_a_real_queue(make, queue, name, mode, media):
     rollout_ids, receipts = staged_group(make, queue, media=media, partition=f"{name}/staging")
     (actor,) = create_rollout_reassembler_actors(queue, config(name, mode, capture_media=media), num_workers=1)
     group = ray.get(actor.finalize.remote(request_of(rollout_ids, receipts, group_labels="a", result_stats={"n": 1})))
+    assert ray.get(actor.__ray_call__.remote(lambda _: gc.get_freeze_count())) > 0
     ray.kill(actor)
     guard(group)
     alone, _ = finalize(make, mode, media)

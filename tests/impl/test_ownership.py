@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from groups import MODES, OPTIONS, REWARDS, staged_group
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from tensordict import TensorDict, TensorDictBase
 
 from rollproof.impl.assembly import execute
 from rollproof.impl.bundles import read_staged
-from rollproof.impl.columns import read_ragged
+from rollproof.impl.columns import column_rows, read_ragged
 from rollproof.impl.dataplane.memory import MemoryDataPlane
 from rollproof.impl.plan import RouteAssemblyPlan, RouteSpan
 from rollproof.impl.policy import RoutePlanExecutor, _fragments
@@ -111,6 +112,20 @@ def test_a_plane_that_reuses_its_buffers_changes_no_row(stream, examples):
             assert ask(OverReusedBuffersByGroup(), request) == ask(OursByGroup(), request)
 
     holds()
+
+
+@pytest.mark.parametrize("reads", ["rollout", "group"])
+def test_media_read_into_the_memory_of_routes_change_no_route(make, reads):
+    published = []
+    for plane in (MemoryDataPlane(), ReusesItsBuffers()):
+        rollout_ids, receipts = staged_group(make, plane, media=True)
+        finalizer = make.reassembler(plane, capture_media=True, reads=reads, **MODES["direct"])
+        group = finalizer.finalize_group("g", rollout_ids, receipts, REWARDS, **OPTIONS)
+        assert group.valid_row_count == 2
+        answer = plane.get_samples(group.meta.sample_ids, TRAIN, ["routed_experts", "pixel_values"])
+        published.append({name: [row.tolist() for row in column_rows(column)] for name, column in answer.items()})
+    assert published[0] == published[1]
+    assert set(published[0]) == {"routed_experts", "pixel_values"}
 
 
 # ── layouts ─────────────────────────────────────────────────────────────────────────────────────────────────────────

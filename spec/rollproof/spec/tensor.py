@@ -51,15 +51,13 @@ class Tensor:
     data: bytes = field(repr=False)
 
     def __attrs_post_init__(self) -> None:
-        total = ITEM_SIZES.get(self.dtype)
-        if total is None:
+        if self.dtype not in ITEM_SIZES:
             raise ValueError(f"dtype: got {self.dtype!r}, expected one of {', '.join(ITEM_SIZES)}")
-        for size in self.shape if type(self.shape) is tuple else (None,):
-            if type(size) is not int or size < 0:
-                raise ValueError(f"shape: got {self.shape!r}, expected a tuple of sizes from 0 on")
-            total *= size
-        if len(self.data) != total:
-            expected = f"{total} for {self.dtype} of shape {list(self.shape)}"
+        if type(self.shape) is not tuple or not all(type(size) is int and size >= 0 for size in self.shape):
+            raise ValueError(f"shape: got {self.shape!r}, expected a tuple of sizes from 0 on")
+        size = self.count * ITEM_SIZES[self.dtype]
+        if len(self.data) != size:
+            expected = f"{size} for {self.dtype} of shape {list(self.shape)}"
             raise ValueError(f"data: got {len(self.data)} bytes, expected {expected}")
 
     @classmethod

@@ -62,13 +62,18 @@ class KeptRequests:
     def write(self, requests: Sequence[Request], stream: Stream, *key: object) -> None:
         """Keep the requests of a stream; all at once, since other processes may read or write the same ones."""
         path = self._path(stream, key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for other in self.folder.iterdir():
-            if re.fullmatch("requests-[0-9a-f]{16}", other.name) and other != path.parent:
-                shutil.rmtree(other, ignore_errors=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._remove_others(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(pickle.dumps(tuple(requests), pickle.HIGHEST_PROTOCOL))
         Path(file.name).replace(path)
+
+    def _remove_others(self, current: Path) -> None:
+        """Remove the requests of other sources."""
+        for other in self.folder.iterdir():
+            if re.fullmatch("requests-[0-9a-f]{16}", other.name) and other != current:
+                shutil.rmtree(other, ignore_errors=True)
 
     def _path(self, stream: Stream, key: Sequence[object]) -> Path:
         name = hashlib.sha256(repr((stream.area.value, stream.name, *key)).encode()).hexdigest()[:16]
